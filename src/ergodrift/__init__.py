@@ -1,0 +1,44 @@
+"""Constrained stochastic optimisation when the data are not i.i.d."""
+
+from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
+from ergodrift.chain import MarkovChain
+from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
+from ergodrift.problem import Problem
+from ergodrift.run import NonFiniteError, Result, run
+from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
+from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Algorithm",
+    "Ball",
+    "Box",
+    "EntropySimplex",
+    "Feedback",
+    "Geometry",
+    "IIDSource",
+    "Info",
+    "L1Ball",
+    "MarkovChain",
+    "MarkovSource",
+    "NonFiniteError",
+    "Problem",
+    "Product",
+    "Result",
+    "SeriesSource",
+    "Simplex",
+    "Sizes",
+    "Source",
+    "State",
+    "StepSizes",
+    "Weights",
+    "Zip",
+    "adpp",
+    "dpp",
+    "edpp",
+    "mdpp",
+    "pd",
+    "pd2",
+    "run",
+]

@@ -1,0 +1,146 @@
+"""The named algorithms: each is an update rule, a schedule and an estimator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from ergodrift import check
+from ergodrift.estimator import Estimator, MultiLevel, SingleSample
+from ergodrift.geometry import Geometry
+from ergodrift.method import DriftPlusPenalty, Method, PrimalDual
+from ergodrift.problem import Problem
+from ergodrift.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Algorithm:
+    """A named recipe; `bind` makes it a method for a problem.
+
+    Attributes:
+        name: how reports call it.
+        rule: DriftPlusPenalty, or a primal-dual rule.
+        schedule: how its weights are set.
+        estimator: how samples become rounds.
+    """
+
+    name: str
+    rule: Callable[[Geometry, Schedule, Estimator], Method]
+    schedule: Schedule
+    estimator: Estimator = dataclasses.field(default_factory=SingleSample)
+
+    def bind(self, problem: Problem) -> Method:
+        """The method on this problem's domain, with `init` and `step`.
+
+        >>> import jax.numpy as jnp, ergodrift as ed
+        >>> problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5, ed.Ball(2.0))
+        >>> method = ed.dpp().bind(problem)
+        >>> state = method.init(jnp.zeros(2), num_constraints=1)
+        >>> for xi in jnp.ones((3, 2)):
+        ...     state, info = method.step(state, problem.feedback(state.x, xi))
+        >>> int(state.t), state.queue.shape
+        (3, (1,))
+        """
+        return self.rule(problem.geometry, self.schedule, self.estimator)
+
+
+def edpp(tau_mix: Any, beta: Any = 0.5, horizon: Any = None) -> Algorithm:
+    """Ergodic drift-plus-penalty, for a known mixing time (Kim and Lee, algorithm 1).
+
+    V_t = (tau_mix t)^beta, alpha_t = tau_mix t (EDPP-t); with a horizon T, both are fixed at t = T (EDPP-T).
+
+    Args:
+        tau_mix: the mixing time, at least 1; an estimate need not be a whole number.
+        beta: trades regret against violation, in (0, 1/2].
+        horizon: T, the number of samples.
+    """
+    tau_mix = check.number("tau_mix", tau_mix, at_least=1)
+    beta = check.number("beta", beta, above=0, at_most=0.5)
+    if horizon is None:
+        return Algorithm("EDPP-t", DriftPlusPenalty, Ergodic(tau_mix, beta))
+    proximity = tau_mix * check.number("horizon", horizon, at_least=1)
+    return Algorithm("EDPP-T", DriftPlusPenalty, Constant(proximity**beta, proximity))
+
+
+def dpp(horizon: Any = None) -> Algorithm:
+    """Drift-plus-penalty for i.i.d. data (Yu, Neely and Wei 2017): EDPP with tau_mix = 1 and beta = 1/2.
+
+    DPP-t has V_t = sqrt t, alpha_t = t; DPP-T, with a horizon T, has V = sqrt T, alpha = T.
+    """
+    kind = "DPP-t" if horizon is None else "DPP-T"
+    return dataclasses.replace(edpp(1.0, horizon=horizon), name=kind)
+
+
+def mdpp(
+    delta: Any = 1.0, beta: Any = 0.5, cap: int | None = 16, diameter: Any = None, add_delta: bool = True
+) -> Algorithm:
+    """MLMC adaptive drift-plus-penalty, for an unknown mixing time (Kim and Lee, algorithm 2).
+
+    V_t = S_{t-1}^beta / R, alpha_t = S_{t-1} / R^2, with S_0 = delta and the sizes of the MLMC estimates.
+
+    Args:
+        delta: S_0 > 0; larger favours the constraints.
+        beta: trades regret against violation, in (0, 1/2].
+        cap: the most samples a round may use; None is the theory's T^2 for T rounds, which varies a lot.
+        diameter: R; the geometry's unless given.
+        add_delta: whether every a_t includes delta, as the proofs need; the paper's experiment runs without.
+    """
+    delta = check.number("delta", delta, above=0)
+    beta = check.number("beta", beta, above=0, at_most=0.5)
+    schedule = AdaGrad(delta, delta if add_delta else 0.0, beta, _positive("diameter", diameter), lagged=True)
+    return Algorithm("MDPP", DriftPlusPenalty, schedule, MultiLevel.with_cap(cap))
+
+
+def adpp(beta: Any = 0.5, diameter: Any = None) -> Algorithm:
+    """Adaptive drift-plus-penalty for adversarial losses and constraints (Kim and Lee, appendix C).
+
+    V_t = S_t^beta / R, alpha_t = S_t / R^2: parameter-free, no mixing time and no horizon.
+
+    Args:
+        beta: trades regret against violation, in (0, 1/2].
+        diameter: R; the geometry's unless given.
+    """
+    beta = check.number("beta", beta, above=0, at_most=0.5)
+    schedule = AdaGrad(0.0, 0.0, beta, _positive("diameter", diameter), lagged=False)
+    return Algorithm("ADPP", DriftPlusPenalty, schedule)
+
+
+def pd(horizon: Any, gradient_bound: Any, constraint_bound: Any, radius: Any = None) -> Algorithm:
+    """The primal-dual baseline PD (Mahdavi, Jin and Yang 2012).
+
+    Args:
+        horizon: T, the number of samples.
+        gradient_bound: G, a bound on the norms of all gradients.
+        constraint_bound: D, a bound on all |g_i|.
+        radius: r, of a ball around 0 that holds X; the geometry's unless given.
+    """
+    schedule = Damped(
+        check.number("horizon", horizon, at_least=1),
+        check.number("gradient_bound", gradient_bound, above=0),
+        check.number("constraint_bound", constraint_bound, above=0),
+        _positive("radius", radius),
+    )
+    return Algorithm("PD", PrimalDual, schedule)
+
+
+def pd2(gradient_bound: Any, beta: Any = 0.5, radius: Any = None, aggregate: str = "vector") -> Algorithm:
+    """The primal-dual baseline PD2 with decaying steps (Jenatton, Huang and Archambeau 2016).
+
+    Args:
+        gradient_bound: G, a bound on the norms of all gradients.
+        beta: in (0, 1).
+        radius: r, of a ball around 0 that holds X; the geometry's unless given.
+        aggregate: "vector" for one multiplier a constraint, "max" for one on max_i g_i.
+    """
+    schedule = Decaying(
+        check.number("gradient_bound", gradient_bound, above=0),
+        check.number("beta", beta, above=0, below=1),
+        _positive("radius", radius),
+    )
+    check.choice("aggregate", aggregate, ("vector", "max"))
+    return Algorithm("PD2", lambda *parts: PrimalDual(*parts, aggregate=aggregate), schedule)
+
+
+def _positive(name: str, value: Any) -> Any:
+    return None if value is None else check.number(name, value, above=0)

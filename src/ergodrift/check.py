@@ -1,0 +1,71 @@
+"""Checks of what a caller passed in: each names the argument, its value and what to do.
+
+Traced values pass: under `vmap` or `jit` they cannot be looked at.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ergodrift.tree import is_traced
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -np.inf,
+    at_least: float = -np.inf,
+    below: float = np.inf,
+    at_most: float = np.inf,
+) -> Any:
+    """`value` as a finite Python float inside the given range; a traced or array value stays what it is."""
+    if is_traced(value):
+        return value
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    if array.ndim:
+        raise TypeError(f"{name} must be one number, got an array of shape {array.shape}; sweep it with jax.vmap")
+    limits = [(">", above), (">=", at_least), ("<", below), ("<=", at_most)]
+    if not (np.isfinite(array) and above < array < below and at_least <= array <= at_most):
+        wanted = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if np.isfinite(bound))
+        raise ValueError(f"{name} must be {wanted or 'finite'}, got {value!r}")
+    return value if isinstance(value, jax.Array) else float(array)
+
+
+def integer(name: str, value: Any, *, at_least: int, at_most: int = 2**31 - 1) -> int:
+    """`value` as a Python integer inside the given range."""
+    try:
+        count = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if not at_least <= count <= at_most:
+        raise ValueError(f"{name} must be between {at_least} and {at_most}, got {count}")
+    return count
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+    """`value`, which must be one of the options."""
+    if value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+    return value
+
+
+def finite(name: str, tree: Any) -> None:
+    """No NaN and no infinity in any floating leaf of `tree`."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if is_traced(leaf):
+            continue
+        array = np.asarray(leaf)
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} holds {array[where]} at index {where}; "
+                "clean or drop such entries before the run"
+            )

@@ -1,0 +1,173 @@
+"""Estimators: how the samples of a round become its feedback."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ergodrift import check, tree
+from ergodrift.types import Feedback
+
+NEVER = np.int32(2**31 - 1)  # a window longer than any run
+
+
+class Estimator(Protocol):
+    """What a method asks of its estimator: it folds one sample's feedback at a time into a window."""
+
+    def init(self, zero: Feedback, levels: Any) -> Any:
+        """An empty window. `zero` has the shapes of a feedback; `levels` is a key, or the levels of all rounds."""
+        ...
+
+    def observe(self, window: Any, t: jax.Array, feedback: Feedback) -> tuple[Any, Feedback, Any]:
+        """The next window, the round's feedback, and whether the round (t are finished before it) is complete."""
+        ...
+
+    def pending(self, window: Any) -> Any:
+        """How many samples the unfinished round has taken."""
+        ...
+
+    def stock(self, window: Any, t: jax.Array, count: int) -> Any:
+        """The window with what the next `count` samples will need drawn beforehand (t rounds are finished)."""
+        ...
+
+    def for_run(self, num_samples: int, num_rounds: int | None) -> Any:
+        """The estimator for a run of so many samples, and of so many rounds where they are known."""
+        ...
+
+
+@tree.module()
+class SingleSample:
+    """Each sample is a round."""
+
+    def init(self, zero: Feedback, levels: Any) -> Any:
+        return ()
+
+    def observe(self, window: Any, t: jax.Array, feedback: Feedback) -> tuple[Any, Feedback, Any]:
+        return window, feedback, True
+
+    def pending(self, window: Any) -> Any:
+        return 0
+
+    def stock(self, window: Any, t: jax.Array, count: int) -> Any:
+        return window
+
+    def for_run(self, num_samples: int, num_rounds: int | None) -> SingleSample:
+        return self
+
+
+class Stock(NamedTuple):
+    """Levels of rounds `first`, `first` + 1, ..., drawn beforehand: the same levels as from the key, in bulk."""
+
+    key: jax.Array
+    first: Any
+    drawn: Any
+
+
+class Window(NamedTuple):
+    """An unfinished MLMC round.
+
+    Attributes:
+        seen: how many of its samples have come.
+        length: how many it takes, N.
+        total: their feedback, summed with the MLMC weights.
+        levels: where the levels of rounds come from: a key, a `Stock`, or an array with one level a round.
+    """
+
+    seen: Any
+    length: Any
+    total: Feedback
+    levels: Any
+
+
+@tree.module()
+class MultiLevel:
+    """Multi-level Monte Carlo: f^1 + N (f^N - f^(N/2)) over a window of N consecutive samples (section 4.1).
+
+    The level J is geometric, P(J = j) = 2^-j for j = 1, 2, ...; N = 2^J where that is at most the cap, else N = 1. In
+    expectation this is the mean over a window as long as the cap, for 2 to 30 samples a round.
+
+    Attributes:
+        max_level: the largest J with 2^J <= cap. None stands for cap = T^2 with T the number of rounds.
+    """
+
+    max_level: Any
+
+    @staticmethod
+    def with_cap(cap: int | None) -> MultiLevel:
+        return MultiLevel(
+            None if cap is None else check.integer("cap", cap, at_least=1, at_most=2**62).bit_length() - 1
+        )
+
+    def init(self, zero: Feedback, levels: Any) -> Window:
+        if self.max_level is None:
+            raise ValueError("cap=None stands for T^2: pass a cap, or let run() set it from the number of samples")
+        if levels is None:
+            raise ValueError("this method draws random levels: pass a key, or the levels of all rounds")
+        return Window(jnp.int32(0), self.length(levels, jnp.int32(0)), zero, levels)
+
+    def observe(self, window: Window, t: jax.Array, feedback: Feedback) -> tuple[Window, Feedback, Any]:
+        seen = window.seen + 1
+        # f^1 + N (f^N - f^(N/2)) weighs the first half of the window by -1 and the second by +1, plus 1 for the first
+        # sample; with N = 1 the single sample is the second half and must not count twice.
+        sign = jnp.where(2 * seen <= window.length, -1, 1) + jnp.where((seen == 1) & (window.length > 1), 1, 0)
+        weight = sign.astype(window.total.loss.dtype)
+        total = jax.tree.map(lambda a, b: a + weight.astype(b.dtype) * b, window.total, feedback)
+        complete = seen == window.length
+        fresh = Window(
+            jnp.where(complete, 0, seen),
+            jnp.where(complete, self.length(window.levels, t + 1), window.length),
+            tree.select(complete, jax.tree.map(jnp.zeros_like, total), total),
+            window.levels,
+        )
+        return fresh, total, complete
+
+    def pending(self, window: Window) -> Any:
+        return window.seen
+
+    def stock(self, window: Window, t: jax.Array, count: int) -> Window:
+        # Drawing inside the innermost loop would cost more than a round: each sample would run a block cipher.
+        key = window.levels.key if isinstance(window.levels, Stock) else window.levels
+        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            return window
+        drawn = jax.vmap(lambda ahead: draw_level(key, t + ahead))(jnp.arange(count + 1, dtype=jnp.int32))
+        return window._replace(levels=Stock(key, t, drawn))
+
+    def for_run(self, num_samples: int, num_rounds: int | None) -> MultiLevel:
+        """cap = T^2 needs T: the rounds that levels are given for, or the most that fit into the samples on average."""
+        if self.max_level is not None:
+            return self
+        if num_rounds is None:
+            counts = range(1, num_samples + 1)
+            num_rounds = bisect.bisect_right(counts, num_samples, key=lambda rounds: rounds * mean_samples(rounds**2))
+        return MultiLevel.with_cap(max(num_rounds, 1) ** 2)
+
+    def length(self, levels: Any, t: jax.Array) -> Any:
+        """N of round t (from 0), by the level drawn for it or given; past the given levels, one that never ends."""
+        if isinstance(levels, Stock):
+            level = levels.drawn[t - levels.first]
+        elif jnp.issubdtype(levels.dtype, jax.dtypes.prng_key):
+            level = draw_level(levels, t)
+        else:
+            level = levels.at[t].get(mode="fill", fill_value=0)
+        size = jnp.where(level <= 30, jnp.left_shift(1, jnp.minimum(level, 30)), NEVER)
+        length = jnp.where(level <= self.max_level, size, 1)
+        return jnp.where(level == 0, NEVER, length).astype(jnp.int32)
+
+
+def draw_level(key: jax.Array, t: jax.Array) -> Any:
+    """J of round t (from 0): one more than the leading zeros of random bits, so P(J = j) = 2^-j."""
+    return jax.lax.clz(jax.random.bits(jax.random.fold_in(key, t), (), jnp.uint32)).astype(jnp.int32) + 1
+
+
+def mean_samples(cap: int) -> float:
+    """E[N] = j + 2^-j, with 2^j the largest power of two up to the cap.
+
+    >>> mean_samples(16)
+    4.0625
+    """
+    level = cap.bit_length() - 1
+    return level + 2.0**-level

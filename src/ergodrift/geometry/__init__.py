@@ -1,0 +1,8 @@
+"""Domains with their mirror maps: closed-form prox steps, norms and sizes."""
+
+from ergodrift.geometry.base import Geometry
+from ergodrift.geometry.entropy import EntropySimplex
+from ergodrift.geometry.euclidean import Ball, Box, L1Ball, Simplex
+from ergodrift.geometry.product import Product
+
+__all__ = ["Ball", "Box", "EntropySimplex", "Geometry", "L1Ball", "Product", "Simplex"]

@@ -1,0 +1,78 @@
+"""The simplex with the entropy mirror map."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.scipy.special import rel_entr
+
+from ergodrift import check, tree
+from ergodrift.geometry.base import Geometry, size
+from ergodrift.geometry.euclidean import project_simplex
+
+X = TypeVar("X")
+
+
+@tree.module()
+class EntropySimplex(Geometry):
+    """{x : x_i >= floor, sum x = 1} with Phi = 2 sum x log x, so D = 2 KL, the norm is l1 and the dual norm l-infinity.
+
+    The prox multiplies: y_i is proportional to x_i exp(-direction_i / (2 proximity)), and entries that would fall
+    below the floor stay on it. With floor = 0 (the default) D is unbounded, so the schedules that need R ask for it.
+
+    >>> import jax.numpy as jnp
+    >>> EntropySimplex().prox(jnp.array([0.5, 0.5]), jnp.array([0.0, jnp.log(9.0)]), 0.5).round(6)
+    Array([0.9, 0.1], dtype=float64)
+    """
+
+    floor: Any = 0.0
+
+    def __post_init__(self) -> None:
+        floor = check.number("floor", self.floor, at_least=0)
+        # None is no leaf: without a floor the prox needs no sort, and XLA need not compile one.
+        object.__setattr__(self, "floor", None if isinstance(floor, float) and floor == 0 else floor)
+
+    def prox(self, x: X, direction: X, proximity: Any) -> X:
+        flat, unravel = ravel_pytree(x)
+        logits = jnp.log(flat) - ravel_pytree(direction)[0] / (2 * proximity)
+        scaled = jnp.exp(logits - jnp.max(logits))
+        if self.floor is None:
+            return unravel(scaled / jnp.sum(scaled))
+        # Keep the k largest free and the rest on the floor, for the largest k whose smallest free entry clears it.
+        ordered = jnp.sort(scaled, descending=True)
+        ranks = jnp.arange(1, flat.size + 1, dtype=flat.dtype)
+        factors = (1 - (flat.size - ranks) * self.floor) / jnp.cumsum(ordered)
+        kept = jnp.maximum(jnp.sum(factors * ordered > self.floor), 1)
+        return unravel(jnp.maximum(factors[kept - 1] * scaled, self.floor))
+
+    def project(self, x: X) -> X:
+        flat, unravel = ravel_pytree(x)
+        floor = 0 if self.floor is None else self.floor
+        return unravel(floor + project_simplex(flat - floor, 1 - flat.size * floor))
+
+    def bregman(self, x: X, y: X) -> Any:
+        return 2 * jnp.sum(rel_entr(ravel_pytree(x)[0], ravel_pytree(y)[0]))
+
+    def norm(self, x: Any) -> Any:
+        return jnp.sum(jnp.abs(ravel_pytree(x)[0]))
+
+    def dual_norm(self, x: Any) -> Any:
+        return jnp.max(jnp.abs(ravel_pytree(x)[0]))
+
+    def diameter(self, x: Any) -> Any:
+        """KL is convex in both arguments, so its largest value is at two vertices: 2 (top - floor) log(top / floor)."""
+        if self.floor is None:
+            return jnp.asarray(jnp.inf, tree.dtype(x))
+        top = 1 - (size(x) - 1) * self.floor
+        return jnp.sqrt(2 * (top - self.floor) * jnp.log(top / self.floor)).astype(tree.dtype(x))
+
+    def reach(self, x: Any) -> Any:
+        return 1.0
+
+    def check(self, x: Any) -> None:
+        if size(x) < 2:
+            raise ValueError(f"EntropySimplex needs a point with at least two entries, got {size(x)}")
+        if self.floor is not None and not tree.is_traced(self.floor) and self.floor * size(x) >= 1:
+            raise ValueError(f"floor must be below 1/{size(x)} for a point with {size(x)} entries, got {self.floor}")

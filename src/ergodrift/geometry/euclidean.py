@@ -1,0 +1,182 @@
+"""Geometries with Phi = ||x||_2^2, so D(x, y) = ||x - y||_2^2 and the prox is a projected gradient step."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ergodrift import check, tree
+from ergodrift.geometry.base import Geometry, size
+
+X = TypeVar("X")
+
+
+class Euclidean(Geometry):
+    """The parts that all Euclidean geometries share; a domain adds `project` and its two sizes."""
+
+    def prox(self, x: X, direction: X, proximity: Any) -> X:
+        """Proj(x - direction / (2 proximity)); the 2 is the strong convexity of Phi."""
+        return self.project(jax.tree.map(lambda a, b: a - b / (2 * proximity), x, direction))
+
+    def bregman(self, x: X, y: X) -> Any:
+        return tree.squared_norm(tree.subtract(x, y))
+
+    def norm(self, x: Any) -> Any:
+        return jnp.sqrt(tree.squared_norm(x))
+
+    def dual_norm(self, x: Any) -> Any:
+        return jnp.sqrt(tree.squared_norm(x))
+
+    def check(self, x: Any) -> None:
+        return None
+
+
+@tree.module()
+class Ball(Euclidean):
+    """{x : ||x||_2 <= radius}; R is its diameter, 2 radius.
+
+    >>> import jax.numpy as jnp
+    >>> Ball(1.0).project(jnp.array([3.0, 4.0]))
+    Array([0.6, 0.8], dtype=float64)
+    """
+
+    radius: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", check.number("radius", self.radius, above=0))
+
+    def project(self, x: X) -> X:
+        return tree.scale(x, self.radius / jnp.maximum(jnp.sqrt(tree.squared_norm(x)), self.radius))
+
+    def diameter(self, x: Any) -> Any:
+        return 2 * self.radius
+
+    def reach(self, x: Any) -> Any:
+        return self.radius
+
+
+@tree.module()
+class Box(Euclidean):
+    """{x : lower <= x <= upper}, entry by entry; bounds are numbers, or pytrees with the structure of x.
+
+    >>> import jax.numpy as jnp
+    >>> Box(-1.0, 1.0).project(jnp.array([3.0, -0.5]))
+    Array([ 1. , -0.5], dtype=float64)
+    """
+
+    lower: Any
+    upper: Any
+
+    def __post_init__(self) -> None:
+        if tree.is_traced(self.lower, self.upper):
+            return
+        for name, bound in [("lower", self.lower), ("upper", self.upper)]:
+            check.finite(name, jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), bound))
+        lows, highs = jax.tree.leaves(self.lower), jax.tree.leaves(self.upper)
+        both = [lows * len(highs), highs] if len(lows) == 1 else [lows, highs * (len(lows) if len(highs) == 1 else 1)]
+        if len(both[0]) != len(both[1]):
+            raise ValueError(f"lower and upper must have the same structure, got {self.lower!r} and {self.upper!r}")
+        if not all(np.all(np.asarray(low) <= np.asarray(high)) for low, high in zip(*both, strict=True)):
+            raise ValueError(f"lower must not exceed upper anywhere, got lower={self.lower!r}, upper={self.upper!r}")
+
+    def _bounds(self, x: X) -> tuple[X, X]:
+        def like(bound: Any) -> X:
+            if jax.tree.structure(bound) == jax.tree.structure(x):
+                return jax.tree.map(lambda b, leaf: jnp.asarray(b, leaf.dtype), bound, x)
+            return jax.tree.map(lambda leaf: jnp.asarray(bound, leaf.dtype), x)
+
+        return like(self.lower), like(self.upper)
+
+    def project(self, x: X) -> X:
+        lower, upper = self._bounds(x)
+        return jax.tree.map(lambda leaf, low, high: jnp.minimum(jnp.maximum(leaf, low), high), x, lower, upper)
+
+    def diameter(self, x: Any) -> Any:
+        lower, upper = self._bounds(x)
+        widths = jax.tree.map(lambda leaf, low, high: jnp.broadcast_to(high - low, leaf.shape), x, lower, upper)
+        return jnp.sqrt(tree.squared_norm(widths))
+
+    def reach(self, x: Any) -> Any:
+        def furthest(leaf: Any, low: Any, high: Any) -> Any:
+            return jnp.broadcast_to(jnp.maximum(jnp.abs(low), jnp.abs(high)), leaf.shape)
+
+        return jnp.sqrt(tree.squared_norm(jax.tree.map(furthest, x, *self._bounds(x))))
+
+    def check(self, x: Any) -> None:
+        for name, bound in [("lower", self.lower), ("upper", self.upper)]:
+            scalar = jax.tree.structure(bound) == jax.tree.structure(0) and np.ndim(bound) == 0
+            if not scalar and jax.tree.structure(bound) != jax.tree.structure(x):
+                raise ValueError(
+                    f"Box: {name} has structure {jax.tree.structure(bound)}, x has {jax.tree.structure(x)}; "
+                    "pass one number or the same structure"
+                )
+            if not scalar:
+                shapes = jax.tree.map(lambda b, leaf: np.ndim(b) == 0 or np.shape(b) == np.shape(leaf), bound, x)
+                if not all(jax.tree.leaves(shapes)):
+                    raise ValueError(
+                        f"Box: {name} has shapes {jax.tree.map(np.shape, bound)}, x has {jax.tree.map(np.shape, x)}"
+                    )
+
+
+def project_simplex(x: jax.Array, mass: Any) -> jax.Array:
+    """The nearest point of {y >= 0, sum y = mass} to a vector (Held, Wolfe and Crowder 1974), by sorting."""
+    ordered = jnp.sort(x, descending=True)
+    excess = jnp.cumsum(ordered) - mass
+    ranks = jnp.arange(1, x.size + 1, dtype=x.dtype)
+    kept = jnp.sum(ordered * ranks > excess)
+    return jnp.maximum(x - excess[kept - 1] / kept.astype(x.dtype), 0)
+
+
+@tree.module()
+class Simplex(Euclidean):
+    """The probability simplex {x >= 0, sum x = 1} with the Euclidean prox; R = sqrt 2.
+
+    >>> import jax.numpy as jnp
+    >>> Simplex().project(jnp.array([1.0, 0.5, -1.0]))
+    Array([0.75, 0.25, 0.  ], dtype=float64)
+    """
+
+    def project(self, x: X) -> X:
+        flat, unravel = ravel_pytree(x)
+        return unravel(project_simplex(flat, 1))
+
+    def diameter(self, x: Any) -> Any:
+        return jnp.sqrt(jnp.asarray(2, tree.dtype(x)))
+
+    def reach(self, x: Any) -> Any:
+        return 1.0
+
+    def check(self, x: Any) -> None:
+        if size(x) < 2:
+            raise ValueError(f"Simplex needs a point with at least two entries, got {size(x)}")
+
+
+@tree.module()
+class L1Ball(Euclidean):
+    """{x : ||x||_1 <= radius}, with the Euclidean prox; R = 2 radius.
+
+    >>> import jax.numpy as jnp
+    >>> L1Ball(1.0).project(jnp.array([2.0, -1.5]))
+    Array([ 0.75, -0.25], dtype=float64)
+    """
+
+    radius: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", check.number("radius", self.radius, above=0))
+
+    def project(self, x: X) -> X:
+        flat, unravel = ravel_pytree(x)
+        sizes = jnp.abs(flat)
+        edge = jnp.sign(flat) * project_simplex(sizes, self.radius)
+        return unravel(jnp.where(jnp.sum(sizes) <= self.radius, flat, edge))
+
+    def diameter(self, x: Any) -> Any:
+        return 2 * self.radius
+
+    def reach(self, x: Any) -> Any:
+        return self.radius

@@ -1,0 +1,77 @@
+"""Products: each part of the point lives in a domain of its own."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ergodrift import tree
+from ergodrift.geometry.base import Geometry
+
+X = TypeVar("X")
+
+
+def _is_geometry(node: Any) -> bool:
+    return isinstance(node, Geometry)
+
+
+@tree.module()
+class Product(Geometry):
+    """X = X_1 x X_2 x ..., with D = sum D_i, squared norms added, and R^2 = sum R_i^2.
+
+    Args:
+        parts: a pytree of geometries that is a prefix of x, such as `{"w": Ball(5.0), "b": Box(-1.0, 1.0)}`. Several
+            geometries in a row stand for a tuple: `Product(Ball(5.0), Box(-1.0, 1.0))` holds points `(w, b)`.
+
+    >>> import jax.numpy as jnp
+    >>> from ergodrift import Ball, Box
+    >>> domain = Product({"w": Ball(1.0), "b": Box(-1.0, 1.0)})
+    >>> domain.project({"w": jnp.array([3.0, 4.0]), "b": jnp.array(2.0)})
+    {'b': Array(1., dtype=float64), 'w': Array([0.6, 0.8], dtype=float64)}
+    """
+
+    parts: Any
+
+    def __init__(self, *parts: Any) -> None:
+        whole = parts[0] if len(parts) == 1 and not _is_geometry(parts[0]) else parts
+        leaves = jax.tree.leaves(whole, is_leaf=_is_geometry)
+        if not leaves or not all(map(_is_geometry, leaves)):
+            raise TypeError(f"Product takes geometries, or one pytree of geometries, got {parts!r}")
+        object.__setattr__(self, "parts", whole)
+
+    def _split(self, *points: Any) -> tuple[Any, Any]:
+        geometries, structure = jax.tree.flatten(self.parts, is_leaf=_is_geometry)
+        return structure, zip(geometries, *map(structure.flatten_up_to, points), strict=True)
+
+    def prox(self, x: X, direction: X, proximity: Any) -> X:
+        structure, parts = self._split(x, direction)
+        return structure.unflatten([part.prox(a, b, proximity) for part, a, b in parts])
+
+    def project(self, x: X) -> X:
+        structure, parts = self._split(x)
+        return structure.unflatten([part.project(a) for part, a in parts])
+
+    def bregman(self, x: X, y: X) -> Any:
+        return sum(part.bregman(a, b) for part, a, b in self._split(x, y)[1])
+
+    def norm(self, x: Any) -> Any:
+        return jnp.sqrt(sum(part.norm(a) ** 2 for part, a in self._split(x)[1]))
+
+    def dual_norm(self, x: Any) -> Any:
+        return jnp.sqrt(sum(part.dual_norm(a) ** 2 for part, a in self._split(x)[1]))
+
+    def diameter(self, x: Any) -> Any:
+        return jnp.sqrt(sum(jnp.asarray(part.diameter(a)) ** 2 for part, a in self._split(x)[1]))
+
+    def reach(self, x: Any) -> Any:
+        return jnp.sqrt(sum(jnp.asarray(part.reach(a)) ** 2 for part, a in self._split(x)[1]))
+
+    def check(self, x: Any) -> None:
+        try:
+            _, parts = self._split(x)
+        except ValueError as error:
+            raise ValueError(f"Product: x does not have one part for each domain ({error})") from None
+        for part, a in parts:
+            part.check(a)

@@ -1,0 +1,218 @@
+"""The compiled loop: samples in, records out, seeds side by side."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ergodrift import tree
+from ergodrift.method import Method
+from ergodrift.problem import Problem
+from ergodrift.sampler import BLOCK
+from ergodrift.source import Stream
+from ergodrift.types import State
+
+
+class Setup(NamedTuple):
+    """What stays fixed during a run and is shared by all seeds. All numbers in it are leaves: none recompiles."""
+
+    problem: Problem
+    method: Method
+    stream: Stream
+    grid: Any  # (records,) sample counts at which to record, ascending
+
+
+class Sums(NamedTuple):
+    """Sums since the start: of x over rounds, of loss and constraints over samples."""
+
+    x: Any
+    loss: Any
+    constraints: Any
+
+
+class Carry(NamedTuple):
+    """One seed between two samples.
+
+    Sums are plain inside a block and compensated from block to block: that keeps float32 sums of 10^8 terms right at
+    no cost in the innermost loop.
+    """
+
+    state: State
+    sampler: Any
+    indices: Any  # the block of indices being used
+    recent: Sums  # sums in this block
+    settled: Any  # compensated sums of all blocks before it
+    weights: Any  # of the last round
+
+
+class Record(NamedTuple):
+    """What is kept of one seed at one record; in a result, with leading axes (seeds, records)."""
+
+    rounds: Any
+    samples_used: Any
+    x: Any
+    x_mean: Any
+    queue: Any
+    weights: Any
+    loss_sum: Any
+    constraint_sum: Any
+
+
+@functools.partial(jax.jit, static_argnames="num_constraints")
+def start(setup: Setup, x0: Any, num_constraints: int, seeds: Any, levels: Any) -> Carry:
+    """The carry before the first sample, for all seeds (leading axis of `seeds` and `levels`)."""
+
+    def one(seed: Any, levels: Any) -> Carry:
+        state = setup.method.init(x0, num_constraints, levels)
+        sampler = setup.stream.sampler.start(seed)
+        indices = _blank(jax.eval_shape(setup.stream.sampler.block, sampler, jnp.int32(0))[1])
+        xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[0], indices))
+        zero = _blank(jax.eval_shape(setup.problem.feedback, x0, xi))
+        weights = _blank(jax.eval_shape(setup.method.step, state, zero)[1].weights)
+        sums = Sums(zero.loss_grad, zero.loss, zero.constraints)
+        state = state._replace(window=setup.method.estimator.stock(state.window, state.t, BLOCK))
+        return Carry(state, sampler, indices, sums, tree.compensated(sums), weights)
+
+    return jax.vmap(one)(seeds, levels)
+
+
+def _blank(shapes: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def take_sample(setup: Setup, carry: Carry, position: Any) -> Carry:
+    """One sample, the `position`-th (from 0) of the run."""
+    xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[position % BLOCK], carry.indices))
+    x = carry.state.x
+    feedback = setup.problem.feedback(x, xi)
+    state, info = setup.method.step(carry.state, feedback)
+    recent = Sums(
+        jax.tree.map(lambda total, leaf: total + jnp.where(info.updated, leaf, 0), carry.recent.x, x),
+        carry.recent.loss + feedback.loss,
+        carry.recent.constraints + feedback.constraints,
+    )
+    return carry._replace(
+        state=state,
+        recent=recent,
+        weights=tree.select(info.updated, info.weights, carry.weights),
+    )
+
+
+def next_block(setup: Setup, carry: Carry, position: Any) -> Carry:
+    """Settle the sums of the block behind and draw the block that starts at `position`."""
+    sampler, indices = setup.stream.sampler.block(carry.sampler, position // BLOCK)
+    state = carry.state
+    return carry._replace(
+        state=state._replace(window=setup.method.estimator.stock(state.window, state.t, BLOCK)),
+        sampler=sampler,
+        indices=indices,
+        recent=jax.tree.map(jnp.zeros_like, carry.recent),
+        settled=tree.compensated_add(carry.settled, carry.recent),
+    )
+
+
+def observe(setup: Setup, carry: Carry, position: Any) -> Record:
+    """The record of a seed that has taken `position` samples. Before the first round is done, the mean is x_1."""
+    state, (total, lost) = carry.state, carry.settled
+    sums = tree.add(total, tree.add(lost, carry.recent))
+    rounds = jnp.maximum(state.t, 1)
+    mean = jax.tree.map(lambda s, x: jnp.where(state.t > 0, s / rounds.astype(s.dtype), x), sums.x, state.x)
+    used = position - setup.method.estimator.pending(state.window)
+    return Record(state.t, used, state.x, mean, state.queue, carry.weights, sums.loss, sums.constraints)
+
+
+@jax.jit
+def blank_records(setup: Setup, carry: Carry) -> Record:
+    """Room for all records of all seeds."""
+    shapes = jax.eval_shape(jax.vmap(lambda one: observe(setup, one, jnp.int32(0))), carry)
+    count = setup.grid.shape[0]
+    return jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], count, *leaf.shape[1:]), leaf.dtype), shapes)
+
+
+@functools.partial(jax.jit, donate_argnames="records")
+def advance(
+    setup: Setup, carry: Carry, records: Record, position: Any, slot: Any, limit: Any
+) -> tuple[Carry, Record, Any, Any]:
+    """Go on from sample `position` until `limit` samples are taken, filling records from `slot` on.
+
+    The three nested loops count samples, blocks and records; their counters are shared by all seeds, so that `vmap`
+    leaves them loops. Where a run is cut into calls changes nothing in its numbers.
+    """
+    many = carry.state.t.shape[0] > 1
+    if not many:  # without the axis of length 1, XLA's CPU backend makes fewer kernels: a round costs half
+        carry = jax.tree.map(lambda leaf: leaf[0], carry)
+
+    def each(function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function(setup, carry, position)` for every seed."""
+        bound = functools.partial(function, setup)
+        return jax.vmap(bound, in_axes=(0, None)) if many else bound
+
+    def until_record(loop: Any) -> Any:
+        carry, records, position, slot = loop
+        target = jnp.minimum(setup.grid[slot], limit)
+
+        def until_block_end(inner: Any) -> Any:
+            carry, position = inner
+            carry = jax.lax.cond(position % BLOCK == 0, each(next_block), lambda carry, _: carry, carry, position)
+            stop = jnp.minimum(target, (position // BLOCK + 1) * BLOCK)
+            return jax.lax.fori_loop(position, stop, lambda at, carry: each(take_sample)(carry, at), carry), stop
+
+        carry, position = jax.lax.while_loop(lambda inner: inner[1] < target, until_block_end, (carry, position))
+        seen = each(observe)(carry, position)
+        records = jax.tree.map(lambda a, b: a.at[:, slot].set(b if many else b[None]), records, seen)
+        return carry, records, position, slot + (position == setup.grid[slot])
+
+    def unfinished(loop: Any) -> Any:
+        _, _, position, slot = loop
+        return (slot < setup.grid.shape[0]) & ((position < limit) | (setup.grid[slot] <= limit))
+
+    carry, records, position, slot = jax.lax.while_loop(unfinished, until_record, (carry, records, position, slot))
+    return carry if many else jax.tree.map(lambda leaf: leaf[None], carry), records, position, slot
+
+
+class Fault(NamedTuple):
+    """Which quantities are not finite after one sample of one seed."""
+
+    loss: Any
+    loss_grad: Any
+    constraints: Any
+    constraint_jac: Any
+    x: Any
+    queue: Any
+
+
+def _finite(value: Any) -> Any:
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(value)]))
+
+
+@jax.jit
+def healthy(carry: Carry) -> Any:
+    """For each seed, whether its point, queue and sums are finite: once something is not, the sums never recover."""
+    return jax.vmap(lambda one: _finite((one.state.x, one.state.queue, one.recent, one.settled[0])))(carry)
+
+
+@jax.jit
+def locate(setup: Setup, carry: Carry, position: Any) -> tuple[Any, Any, Fault]:
+    """Replay one seed from `position` up to the first sample after which something is not finite."""
+
+    def look(carry: Carry, position: Any) -> tuple[Carry, Fault]:
+        carry = jax.lax.cond(position % BLOCK == 0, lambda c: next_block(setup, c, position), lambda c: c, carry)
+        xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[position % BLOCK], carry.indices))
+        feedback = setup.problem.feedback(carry.state.x, xi)
+        after = take_sample(setup, carry, position)
+        return after, Fault(*(~_finite(part) for part in (*feedback, after.state.x, after.state.queue)))
+
+    def fine(loop: Any) -> Any:
+        return ~jnp.any(jnp.stack(loop[2]))
+
+    def onward(loop: Any) -> Any:
+        carry, position, _ = loop
+        carry, fault = look(carry, position)
+        return carry, position + 1, fault
+
+    carry, position, fault = jax.lax.while_loop(fine, onward, (carry, position, Fault(*[jnp.array(False)] * 6)))
+    return position, carry.state.t, fault

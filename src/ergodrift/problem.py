@@ -1,0 +1,84 @@
+"""A constrained stochastic problem: two plain JAX functions and a domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ergodrift import tree
+from ergodrift.geometry import Geometry
+from ergodrift.types import Feedback
+
+
+@tree.module("loss", "constraints")
+class Problem:
+    """Minimise E[loss(x, xi)] over x in X subject to E[constraints(x, xi)] <= 0 (Kim and Lee, section 2.3).
+
+    Args:
+        loss: `loss(x, xi)`, a scalar, convex and differentiable in x.
+        constraints: `constraints(x, xi)`, a vector of shape (n,), each entry convex and differentiable in x.
+        geometry: the domain X with its mirror map.
+
+    >>> import jax.numpy as jnp
+    >>> from ergodrift import Ball
+    >>> problem = Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5, Ball(2.0))
+    >>> problem.feedback(jnp.zeros(2), jnp.ones(2)).loss_grad
+    Array([-2., -2.], dtype=float64)
+    """
+
+    loss: Callable[[Any, Any], Any]
+    constraints: Callable[[Any, Any], Any]
+    geometry: Geometry
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "constraints"):
+            if not callable(getattr(self, name)):
+                raise TypeError(f"{name} must be a function of (x, xi), got {getattr(self, name)!r}")
+        if not isinstance(self.geometry, Geometry):
+            raise TypeError(f"geometry must be a Geometry such as Ball(5.0), got {self.geometry!r}")
+
+    @jax.jit
+    def feedback(self, x: Any, xi: Any) -> Feedback:
+        """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
+        loss, loss_grad = jax.value_and_grad(self.loss)(x, xi)
+        constraints, constraint_jac = _value_and_jacobian(lambda y: self.constraints(y, xi), x)
+        kind = tree.dtype(x)
+        return Feedback(jnp.asarray(loss, kind), loss_grad, constraints.astype(kind), constraint_jac)
+
+    def check(self, x: Any, xi: Any) -> int:
+        """The number of constraints; raises where the functions do not fit the point or each other."""
+        self.geometry.check(x)
+        loss = _shape("loss", self.loss, x, xi)
+        if loss.shape != ():
+            raise ValueError(f"loss must return a scalar, got shape {loss.shape}; take a sum or a mean")
+        constraints = _shape("constraints", self.constraints, x, xi)
+        if len(constraints.shape) != 1 or constraints.shape[0] == 0:
+            raise ValueError(
+                f"constraints must return a vector with one entry per constraint, got shape {constraints.shape}; "
+                "for a single constraint return jnp.array([value])"
+            )
+        return constraints.shape[0]
+
+
+def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> jax.ShapeDtypeStruct:
+    """The shape `function(x, xi)` would have; any failure inside it is reported under its name."""
+    try:
+        out = jax.eval_shape(function, x, xi)
+    except Exception as error:
+        shapes = f"x {jax.tree.map(jnp.shape, x)}, xi {jax.tree.map(jnp.shape, xi)}"
+        raise ValueError(f"{name}(x, xi) fails for shapes {shapes}: {error}") from error
+    if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(f"{name}(x, xi) must return one floating-point array, got {out}")
+    return out
+
+
+def _value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
+    """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer."""
+    count = jax.eval_shape(function, x).shape[0]
+    if count <= sum(leaf.size for leaf in jax.tree.leaves(x)):
+        value, vjp = jax.vjp(function, x)
+        return value, jax.vmap(lambda row: vjp(row)[0])(jnp.eye(count, dtype=value.dtype))
+    return function(x), jax.jacfwd(function)(x)

@@ -1,0 +1,33 @@
+"""A progress bar for the terminal, silent everywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+class Progress:
+    """One line on stderr, drawn only on a terminal and only for runs that last more than half a second."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total = label, total
+        self.began = time.monotonic()
+        self.shown = False
+
+    def update(self, done: int) -> None:
+        elapsed = time.monotonic() - self.began
+        if not sys.stderr.isatty() or (elapsed < 0.5 and not self.shown):
+            return
+        self.shown = True
+        share = done / self.total
+        left = elapsed * (1 - share) / share if share else 0.0
+        bar = ("█" * round(24 * share)).ljust(24, "░")
+        sys.stderr.write(
+            f"\r{self.label} {bar} {share:4.0%}  {done:,}/{self.total:,} samples, {left:.0f} s left \033[K"
+        )
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        if self.shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

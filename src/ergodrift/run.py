@@ -1,0 +1,237 @@
+"""Run an algorithm on a problem and a source: check, compile once, go on in calls, collect the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ergodrift import check, loop, tree
+from ergodrift.algorithms import Algorithm
+from ergodrift.problem import Problem
+from ergodrift.progress import Progress
+from ergodrift.source import Source, level_keys, path_keys, seed_keys
+
+CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
+
+
+class NonFiniteError(ArithmeticError):
+    """A NaN or an infinity arose during a run; the message names the seed, the sample and the quantity."""
+
+
+@tree.module("name")
+class Result:
+    """What a run leaves: thinned records with leading axes (seeds, records).
+
+    Attributes:
+        name: the algorithm's.
+        seeds: (seeds,) the integers the paths were drawn with.
+        samples: (records,) samples taken at each record.
+        rounds: rounds finished by then; equal to `samples` unless rounds use several samples.
+        samples_used: samples of finished rounds; an unfinished MLMC window is not counted.
+        x: the last point, x_{t+1} after t rounds.
+        x_mean: x̄_t, the mean of x_1..x_t, equal weight a round.
+        queue: Q_{t+1}, or the multipliers.
+        weights: of the last round: V_t and alpha_t (`Weights`), or primal-dual `StepSizes`.
+        loss_sum: sum of f(x, xi) over all samples taken, each at the point held when it came.
+        constraint_sum: likewise for g, (..., n).
+        solution: what the algorithm recommends: x̄ at the end, leading axis seeds.
+        paths: the paths that were passed in, if any.
+    """
+
+    name: str
+    seeds: Any
+    samples: Any
+    rounds: Any
+    samples_used: Any
+    x: Any
+    x_mean: Any
+    queue: Any
+    weights: Any
+    loss_sum: Any
+    constraint_sum: Any
+    solution: Any
+    paths: Any
+
+    def __repr__(self) -> str:
+        seeds, records = np.shape(self.rounds)[-2:]
+        return f"Result({self.name}: {seeds} seeds, {records} records)"
+
+
+def run(
+    algorithm: Algorithm,
+    problem: Problem,
+    source: Source,
+    *,
+    x0: Any,
+    num_samples: int | None = None,
+    seeds: Any = 1,
+    record: Any = 200,
+    paths: Any = None,
+    levels: Any = None,
+) -> Result:
+    """Run an algorithm over many seeds at once, in one compiled loop.
+
+    Memory does not grow with the number of samples: states are drawn on the fly and only the records are kept. The
+    compiled loop serves every value of the hyperparameters, the data and the number of samples. `run` may itself be
+    transformed: `jax.vmap(lambda tau: run(edpp(tau), ...))` is a sweep.
+
+    Args:
+        algorithm: such as `edpp(tau_mix)`.
+        problem: loss, constraints and domain.
+        source: where samples come from.
+        x0: x_1, a point of the domain; any pytree of floating-point arrays. Its dtype is the run's.
+        num_samples: how many samples to take; all of a series unless given.
+        seeds: a count or a list of integers. A seed gives the same path whatever runs beside it.
+        record: how many records to keep, evenly spaced, or the sample counts to record at (0 is the start).
+        paths: (seeds, num_samples) indices to replay, as `source.paths` draws them; drawn on the fly unless given.
+        levels: (seeds, rounds) MLMC levels to replay; drawn on the fly unless given. Once they are used up the point
+            is held.
+
+    Returns:
+        The records and the recommended solution.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; nothing has run.
+        NonFiniteError: a NaN or an infinity arose.
+
+    >>> import ergodrift as ed
+    >>> chain = ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]])
+    >>> source = ed.MarkovSource(chain, np.array([[1.0, 0.0], [0.0, 1.0]]))
+    >>> problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.3, ed.Ball(2.0))
+    >>> result = ed.run(ed.edpp(tau_mix=4), problem, source, x0=jnp.zeros(2), num_samples=20_000, seeds=3)
+    >>> result.solution.mean(axis=0).round(1)
+    Array([0.3, 0.5], dtype=float64)
+    """
+    for name, value, kind in [
+        ("algorithm", algorithm, Algorithm),
+        ("problem", problem, Problem),
+        ("source", source, Source),
+    ]:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}: {value!r}")
+    num_samples = _num_samples(source, num_samples)
+    grid = _grid(record, num_samples)
+    keys = seed_keys(seeds)
+    x0 = _point(problem, x0)
+    num_constraints = problem.check(x0, source.example)
+
+    if levels is not None:
+        levels = _levels(levels, len(keys))
+    estimator = algorithm.estimator.for_run(num_samples, None if levels is None else levels.shape[1])
+    method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
+    if paths is None:
+        starts = jax.vmap(source.start)(path_keys(keys))
+    else:
+        starts = source.check_paths(paths, len(keys), num_samples)
+    setup = loop.Setup(problem, method, source.stream(replay=paths is not None), jnp.asarray(grid, jnp.int32))
+    method.init(x0, num_constraints, jax.random.key(0))  # what is wrong with a schedule is said here, before any work
+    if levels is not None:
+        _check_levels(method, levels, num_samples)
+    carry = loop.start(setup, x0, num_constraints, starts, level_keys(keys) if levels is None else levels)
+    records = _drive(algorithm.name, setup, carry, num_samples, seeds)
+    numbers = np.arange(len(keys)) if np.ndim(seeds) == 0 else np.asarray(seeds)
+    solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
+    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
+
+
+def _drive(name: str, setup: loop.Setup, carry: loop.Carry, num_samples: int, seeds: Any) -> loop.Record:
+    """Call the compiled loop until all samples are taken; in between, show progress and look for NaNs."""
+    records = loop.blank_records(setup, carry)
+    position, slot = jnp.int32(0), jnp.int32(0)
+    if tree.is_traced(setup, carry):
+        return loop.advance(setup, carry, records, position, slot, jnp.int32(num_samples))[1]
+    progress = Progress(name, num_samples)
+    done, chunk = 0, 1024
+    try:
+        while done < num_samples:
+            limit = min(done + chunk, num_samples)
+            began = time.monotonic()
+            ahead, records, position, slot = loop.advance(setup, carry, records, position, slot, jnp.int32(limit))
+            if not np.asarray(loop.healthy(ahead)).all():
+                _report_fault(name, setup, carry, ahead, done, seeds)
+            carry = ahead
+            elapsed = time.monotonic() - began
+            done, chunk = limit, int(chunk * min(max(CALL_SECONDS / elapsed, 0.25), 8.0)) + 1
+            progress.update(done)
+    finally:
+        progress.close()
+    return records
+
+
+def _report_fault(name: str, setup: loop.Setup, carry: loop.Carry, ahead: loop.Carry, done: int, seeds: Any) -> None:
+    row = int(np.argmin(np.asarray(loop.healthy(ahead))))
+    seed = row if np.ndim(seeds) == 0 else list(seeds)[row]
+    one = jax.tree.map(lambda leaf: leaf[row], carry)
+    sample, rounds, fault = loop.locate(setup, one, jnp.int32(done))
+    broken = [quantity for quantity, bad in fault._asdict().items() if bad]
+    raise NonFiniteError(
+        f"{name}, seed {seed}: {' and '.join(broken)} not finite at sample {int(sample)} (after {int(rounds)} rounds); "
+        "look at the loss and constraints for that sample, or bound the domain more tightly"
+    )
+
+
+def _num_samples(source: Source, num_samples: int | None) -> int:
+    if num_samples is None:
+        if source.length is None:
+            raise ValueError("num_samples must be given: this source never ends")
+        return source.length
+    num_samples = check.integer("num_samples", num_samples, at_least=1)
+    if source.length is not None and num_samples > source.length:
+        raise ValueError(f"num_samples={num_samples}, but the series has only {source.length} samples")
+    return num_samples
+
+
+def _grid(record: Any, num_samples: int) -> np.ndarray:
+    """The sample counts to record at."""
+    if np.ndim(record) == 0:
+        count = min(check.integer("record", record, at_least=1), num_samples)
+        return np.unique(np.linspace(0, num_samples, count + 1)[1:].round().astype(np.int64))
+    grid = np.asarray(record)
+    if grid.ndim != 1 or grid.size == 0 or not np.issubdtype(grid.dtype, np.integer):
+        raise TypeError(f"record must be a count or a list of sample counts, got {record!r}")
+    if (np.diff(grid) <= 0).any() or grid[0] < 0 or grid[-1] > num_samples:
+        raise ValueError(f"record must ascend between 0 and num_samples={num_samples}, got {grid[0]} to {grid[-1]}")
+    return grid.astype(np.int64)
+
+
+def _point(problem: Problem, x0: Any) -> Any:
+    x0 = jax.tree.map(jnp.asarray, x0)
+    if not jax.tree.leaves(x0) or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(x0)):
+        raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}; write jnp.zeros(3), not a list of integers")
+    problem.geometry.check(x0)
+    check.finite("x0", x0)
+    if not tree.is_traced(x0, problem) and not problem.geometry.contains(x0):
+        nearest = problem.geometry.project(x0)
+        raise ValueError(f"x0 lies outside {type(problem.geometry).__name__}: got {x0}; the nearest point is {nearest}")
+    return x0
+
+
+def _levels(levels: Any, num_seeds: int) -> jax.Array:
+    levels = np.asarray(levels)
+    if levels.ndim == 1:
+        levels = np.broadcast_to(levels, (num_seeds, len(levels)))
+    if (
+        levels.ndim != 2
+        or levels.shape[0] != num_seeds
+        or not levels.size
+        or not np.issubdtype(levels.dtype, np.integer)
+    ):
+        raise ValueError(f"levels must be integers of shape (seeds, rounds) with {num_seeds} seeds, got {levels.shape}")
+    if levels.min() < 1:
+        raise ValueError(f"levels start at 1, got {levels.min()}")
+    return jnp.asarray(levels, jnp.int32)
+
+
+def _check_levels(method: Any, levels: jax.Array, num_samples: int) -> None:
+    rounds = jnp.arange(levels.shape[1], dtype=jnp.int32)
+    lengths = jax.vmap(lambda row: jax.vmap(lambda t: method.estimator.length(row, t))(rounds))(levels)
+    needed = int(np.asarray(lengths, dtype=np.int64).sum(axis=1).max())
+    if needed > num_samples:
+        raise ValueError(
+            f"num_samples={num_samples} is too short for the rounds asked for: levels need {needed} samples"
+        )

@@ -1,0 +1,142 @@
+"""Drawing indices inside a compiled loop, a block at a time.
+
+Everything is decided by comparing 31 random bits with integer thresholds, so a seed gives the same path in float32 and
+in float64, on every backend, and probabilities are resolved to 2^-31. A block is a function of the seed and of its
+number alone: a path does not depend on how a run is cut into records, or on what else runs.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+
+# Random bits are drawn, and float32 sums are closed, every so many samples. Small enough that the loop over samples of
+# a small problem fits what XLA's CPU backend compiles into a single function; large enough that a block costs little.
+BLOCK = 64
+
+
+def _thresholds(cumulative: np.ndarray) -> np.ndarray:
+    """Cumulative probabilities as integers: outcome k is chosen when the bits reach exactly k of them.
+
+    One bit of the 32 is left out so that probability one, 2^31, is a threshold that no draw reaches.
+    """
+    return np.floor(np.minimum(cumulative, 1.0) * 2.0**31).astype(np.uint32)
+
+
+def random_block(key: jax.Array, number: jax.Array) -> jax.Array:
+    """The random bits of block `number`, shape (BLOCK,)."""
+    return random_bits(jax.random.fold_in(key, number), (BLOCK,))
+
+
+def random_bits(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
+    """Uniform on 0..2^31 - 1, as uint32."""
+    return jax.random.bits(key, shape, jnp.uint32) >> 1
+
+
+class Categorical(NamedTuple):
+    """Independent draws from 0..K-1 with given weights."""
+
+    thresholds: Any  # (K - 1,) uint32, ascending
+
+    @staticmethod
+    def from_weights(weights: np.ndarray) -> Categorical:
+        return Categorical(_thresholds(np.cumsum(weights / np.sum(weights))[:-1]))
+
+    def start(self, key: jax.Array) -> jax.Array:
+        return key
+
+    def block(self, key: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return key, self.pick(random_block(key, number))
+
+    def pick(self, bits: jax.Array) -> jax.Array:
+        return jnp.searchsorted(jnp.asarray(self.thresholds), bits, side="right").astype(jnp.int32)
+
+
+class Transitions(NamedTuple):
+    """Paths of a Markov chain; only the positive entries of each row are kept, so sparse walks stay small."""
+
+    thresholds: Any  # (S, K - 1) uint32, ascending in each row, K the most positive entries in a row
+    targets: Any  # (S, K) int32, padded with the row's last target
+    first: Any = None  # Categorical: the law of the first state
+
+    @staticmethod
+    def from_matrix(P: Any) -> Transitions:
+        matrix = sp.csr_array(P)
+        matrix.eliminate_zeros()
+        matrix.sort_indices()
+        counts = np.diff(matrix.indptr)
+        width = int(counts.max())
+        column = np.arange(width)[None, :]
+        gather = matrix.indptr[:-1, None] + np.minimum(column, counts[:, None] - 1)
+        targets = matrix.indices[gather].astype(np.int32)
+        cumulative = np.cumsum(np.where(column < counts[:, None], matrix.data[gather], 0.0), axis=1)
+        return Transitions(_thresholds(cumulative[:, :-1]), targets)
+
+    def start(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The sampler's carry: its key and the state of the sample to come."""
+        first_key, path_key = jax.random.split(key)
+        return path_key, self.first.pick(random_bits(first_key))
+
+    def block(self, carry: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[Any, jax.Array]:
+        key, state = carry
+        thresholds, targets = jnp.asarray(self.thresholds), jnp.asarray(self.targets)
+
+        def move(state: jax.Array, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
+            chosen = jnp.sum(bits >= thresholds[state], dtype=jnp.int32)
+            return targets[state, chosen], state
+
+        state, states = jax.lax.scan(move, state, random_block(key, number))
+        return (key, state), states
+
+
+class InOrder(NamedTuple):
+    """0, 1, 2, ...: a recorded series is read in time."""
+
+    def start(self, key: jax.Array) -> tuple[()]:
+        return ()
+
+    def block(self, carry: tuple[()], number: jax.Array) -> tuple[tuple[()], jax.Array]:
+        return carry, number * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
+
+
+class Replay(NamedTuple):
+    """A path given beforehand, which is itself the carry."""
+
+    def start(self, path: jax.Array) -> jax.Array:
+        return path
+
+    def block(self, path: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # Slices past the end would be shifted back silently: `padded` makes the path a whole number of blocks.
+        return path, jax.lax.dynamic_slice_in_dim(path, number * BLOCK, BLOCK)
+
+    @staticmethod
+    def padded(paths: Any) -> jax.Array:
+        paths = np.asarray(paths, dtype=np.int32)
+        return jnp.asarray(np.pad(paths, [(0, 0), (0, -paths.shape[1] % BLOCK)], mode="edge"))
+
+
+class Side(NamedTuple):
+    """Several samplers side by side, each with a key of its own."""
+
+    samplers: tuple[Any, ...]
+
+    def start(self, seeds: Any) -> tuple[Any, ...]:
+        """`seeds`: one seed for each sampler (a key, or the path of a `Replay`)."""
+        return tuple(sampler.start(seed) for sampler, seed in zip(self.samplers, seeds, strict=True))
+
+    def block(self, carry: tuple[Any, ...], number: jax.Array) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        pairs = [sampler.block(part, number) for sampler, part in zip(self.samplers, carry, strict=True)]
+        return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+
+
+@functools.partial(jax.jit, static_argnames="num_blocks")
+def draw(sampler: Any, seed: Any, num_blocks: int) -> Any:
+    """The indices of the first blocks, one after the other."""
+    numbers = jnp.arange(num_blocks, dtype=jnp.int32)
+    _, indices = jax.lax.scan(sampler.block, sampler.start(seed), numbers)
+    return jax.tree.map(jnp.ravel, indices)

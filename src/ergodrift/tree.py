@@ -1,0 +1,116 @@
+"""Pytrees: the dataclass every hyperparameter lives in, and the little linear algebra a round needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def module(*static: str) -> Callable[[type[T]], type[T]]:
+    """A frozen dataclass that is a pytree: numbers are leaves, the fields named in `static` are not.
+
+    Unlike `jax.tree_util.register_dataclass`, rebuilding one from its leaves does not run `__post_init__`:
+    the checks there are for what a user wrote, not for tracers or batched values.
+    """
+
+    def register(cls: type[T]) -> type[T]:
+        cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        leaves = [name for name in names if name not in static]
+
+        def flatten(self: T) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+            children = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
+            return children, tuple(getattr(self, name) for name in static)
+
+        def unflatten(aux: tuple[Any, ...], children: Any) -> T:
+            self = object.__new__(cls)
+            for name, value in [*zip(leaves, children, strict=True), *zip(static, aux, strict=True)]:
+                object.__setattr__(self, name, value)
+            return self
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+        return cls
+
+    return register
+
+
+def is_traced(*trees: Any) -> bool:
+    """Whether any leaf is being traced, so that its value cannot be looked at."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def dtype(x: Any) -> Any:
+    """The floating dtype that all leaves of `x` promote to."""
+    return jnp.result_type(*jax.tree.leaves(x))
+
+
+def select(ready: Any, new: T, old: T) -> T:
+    """`new` where `ready`, else `old`, leaf by leaf."""
+    return jax.tree.map(lambda a, b: jnp.where(ready, a, b), new, old)
+
+
+def add(a: T, b: T) -> T:
+    """a + b, leaf by leaf."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def subtract(a: T, b: T) -> T:
+    """a - b, leaf by leaf."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(a: T, factor: Any) -> T:
+    """A multiple of a."""
+    return jax.tree.map(lambda leaf: leaf * factor, a)
+
+
+def total(a: Any) -> Any:
+    """The sum of all entries of all leaves."""
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(a))
+
+
+def squared_norm(a: Any) -> Any:
+    """||a||_2^2 over all leaves together."""
+    return total(jax.tree.map(jnp.square, a))
+
+
+# The two products with the Jacobian are written as sums, not as `dot`: on small problems XLA's CPU backend then
+# fuses the whole round into one loop, which is several times faster than a call into its matrix library.
+
+
+def pullback(queue: jax.Array, jac: T) -> T:
+    """sum_i Q_i dg_i: the Jacobian (leading axis i) weighed by the queue."""
+    return jax.tree.map(lambda j: jnp.sum(queue.reshape(-1, *[1] * (j.ndim - 1)) * j, axis=0), jac)
+
+
+def pushforward(jac: Any, step: Any) -> Any:
+    """(dg_i . step)_i: what the linearised constraints change by along `step`."""
+    rows = jax.tree.map(lambda j, s: jnp.sum(j * s, axis=tuple(range(1, j.ndim))), jac, step)
+    return sum(jax.tree.leaves(rows))
+
+
+# Compensated summation (Neumaier's variant of Kahan's): a float32 sum of 10^8 terms keeps its digits.
+
+
+def compensated(zero: T) -> tuple[T, T]:
+    """An empty compensated sum: the sum so far and what rounding has lost from it."""
+    return zero, jax.tree.map(jnp.zeros_like, zero)
+
+
+def compensated_add(acc: tuple[T, T], term: T) -> tuple[T, T]:
+    """The compensated sum with one more term."""
+    total, lost = acc
+    new = add(total, term)
+
+    def error(a: jax.Array, b: jax.Array, s: jax.Array) -> jax.Array:
+        return jnp.where(jnp.abs(a) >= jnp.abs(b), (a - s) + b, (b - s) + a)
+
+    return new, add(lost, jax.tree.map(error, total, term, new))

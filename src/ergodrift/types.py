@@ -1,0 +1,80 @@
+"""The words every other module uses; the symbols are those of Kim and Lee."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Feedback(NamedTuple):
+    """What round t reveals at x_t; also the message an agent sends about its data.
+
+    Attributes:
+        loss: f_t(x_t), a scalar.
+        loss_grad: the gradient of f_t at x_t, with the structure of x.
+        constraints: g_t(x_t), shape (n,).
+        constraint_jac: the gradients of g_t at x_t, with the structure of x and a leading axis n.
+    """
+
+    loss: Any
+    loss_grad: Any
+    constraints: Any
+    constraint_jac: Any
+
+
+class Sizes(NamedTuple):
+    """(F_t, G_t, H_t): dual norms of the gradients and sizes of the constraints of one round."""
+
+    loss_grad: Any
+    constraint_jac: Any
+    constraints: Any
+
+
+class Weights(NamedTuple):
+    """V_t (`penalty`) and alpha_t (`proximity`) of appendix A."""
+
+    penalty: Any
+    proximity: Any
+
+
+class StepSizes(NamedTuple):
+    """eta_t (`primal`), mu_t (`dual`) and theta_t (`damping`) of a primal-dual round."""
+
+    primal: Any
+    dual: Any
+    damping: Any
+
+
+class State(NamedTuple):
+    """All that the next sample needs.
+
+    Attributes:
+        t: rounds finished, int32 (a float32 counter would stall at 2^24).
+        x: x_{t+1}, the point at which the next sample is asked for its feedback.
+        queue: Q_{t+1}, shape (n,); the multipliers of a primal-dual method.
+        schedule: what the schedule carries from round to round.
+        window: what the estimator has gathered of an unfinished round.
+    """
+
+    t: jax.Array
+    x: Any
+    queue: jax.Array
+    schedule: Any
+    window: Any
+
+
+class Info(NamedTuple):
+    """What is only observed of a step.
+
+    Attributes:
+        updated: whether this sample finished a round (always, unless an estimator is gathering a window).
+        weights: `Weights` or `StepSizes` of the round, meaningful where `updated`.
+        sizes: (F_t, G_t, H_t) of the round.
+        feedback: the round's feedback as the estimator gave it.
+    """
+
+    updated: Any
+    weights: Any
+    sizes: Sizes
+    feedback: Feedback
