@@ -1,9 +1,11 @@
 """Constrained stochastic optimisation when the data are not i.i.d."""
 
+from ergodrift import metrics
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.chain import MarkovChain
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 from ergodrift.problem import Problem
+from ergodrift.reference import Reference, solve_reference
 from ergodrift.run import NonFiniteError, Result, run
 from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
@@ -25,6 +27,7 @@ __all__ = [
     "NonFiniteError",
     "Problem",
     "Product",
+    "Reference",
     "Result",
     "SeriesSource",
     "Simplex",
@@ -38,7 +41,9 @@ __all__ = [
     "dpp",
     "edpp",
     "mdpp",
+    "metrics",
     "pd",
     "pd2",
     "run",
+    "solve_reference",
 ]

@@ -42,7 +42,8 @@ def number(
 def integer(name: str, value: Any, *, at_least: int, at_most: int = 2**31 - 1) -> int:
     """`value` as a Python integer inside the given range."""
     try:
-        count = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+        whole: Any = int(value) if isinstance(value, float) and value.is_integer() else value
+        count = operator.index(whole)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, got {value!r}") from None
     if not at_least <= count <= at_most:

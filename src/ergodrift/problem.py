@@ -44,7 +44,7 @@ class Problem:
     def feedback(self, x: Any, xi: Any) -> Feedback:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
         loss, loss_grad = jax.value_and_grad(self.loss)(x, xi)
-        constraints, constraint_jac = _value_and_jacobian(lambda y: self.constraints(y, xi), x)
+        constraints, constraint_jac = value_and_jacobian(lambda y: self.constraints(y, xi), x)
         kind = tree.dtype(x)
         return Feedback(jnp.asarray(loss, kind), loss_grad, constraints.astype(kind), constraint_jac)
 
@@ -75,7 +75,7 @@ def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> j
     return out
 
 
-def _value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
+def value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
     """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer."""
     count = jax.eval_shape(function, x).shape[0]
     if count <= sum(leaf.size for leaf in jax.tree.leaves(x)):

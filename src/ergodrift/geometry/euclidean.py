@@ -83,7 +83,9 @@ class Box(Euclidean):
         if not all(np.all(np.asarray(low) <= np.asarray(high)) for low, high in zip(*both, strict=True)):
             raise ValueError(f"lower must not exceed upper anywhere, got lower={self.lower!r}, upper={self.upper!r}")
 
-    def _bounds(self, x: X) -> tuple[X, X]:
+    def bounds(self, x: X) -> tuple[X, X]:
+        """Lower and upper bounds with the structure of x."""
+
         def like(bound: Any) -> X:
             if jax.tree.structure(bound) == jax.tree.structure(x):
                 return jax.tree.map(lambda b, leaf: jnp.asarray(b, leaf.dtype), bound, x)
@@ -92,11 +94,11 @@ class Box(Euclidean):
         return like(self.lower), like(self.upper)
 
     def project(self, x: X) -> X:
-        lower, upper = self._bounds(x)
+        lower, upper = self.bounds(x)
         return jax.tree.map(lambda leaf, low, high: jnp.minimum(jnp.maximum(leaf, low), high), x, lower, upper)
 
     def diameter(self, x: Any) -> Any:
-        lower, upper = self._bounds(x)
+        lower, upper = self.bounds(x)
         widths = jax.tree.map(lambda leaf, low, high: jnp.broadcast_to(high - low, leaf.shape), x, lower, upper)
         return jnp.sqrt(tree.squared_norm(widths))
 
@@ -104,7 +106,7 @@ class Box(Euclidean):
         def furthest(leaf: Any, low: Any, high: Any) -> Any:
             return jnp.broadcast_to(jnp.maximum(jnp.abs(low), jnp.abs(high)), leaf.shape)
 
-        return jnp.sqrt(tree.squared_norm(jax.tree.map(furthest, x, *self._bounds(x))))
+        return jnp.sqrt(tree.squared_norm(jax.tree.map(furthest, x, *self.bounds(x))))
 
     def check(self, x: Any) -> None:
         for name, bound in [("lower", self.lower), ("upper", self.upper)]:

@@ -41,6 +41,10 @@ class Product(Geometry):
             raise TypeError(f"Product takes geometries, or one pytree of geometries, got {parts!r}")
         object.__setattr__(self, "parts", whole)
 
+    def split(self, x: Any) -> Any:
+        """Pairs of a part's geometry and its piece of x."""
+        return self._split(x)[1]
+
     def _split(self, *points: Any) -> tuple[Any, Any]:
         geometries, structure = jax.tree.flatten(self.parts, is_leaf=_is_geometry)
         return structure, zip(geometries, *map(structure.flatten_up_to, points), strict=True)

@@ -1,0 +1,137 @@
+"""Metrics: pure functions of a result. Gap, infeasibility and violation are signed, without a positive part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ergodrift import check
+from ergodrift.expectation import BATCH, expectations, wide
+from ergodrift.problem import Problem
+from ergodrift.reference import Reference, solve_reference
+from ergodrift.run import Result
+from ergodrift.source import Source
+
+
+class Quality(NamedTuple):
+    """How good the points of a run are under the stationary law, leading axes (seeds, records).
+
+    Attributes:
+        gap: f̄(x) - f#; an infeasible point can have a negative gap.
+        infeasibility: ḡ(x), (seeds, records, n).
+        lagrangian_gap: f̄(x) - f# + lambda*.ḡ(x) >= 0, which compares feasible and infeasible points fairly.
+    """
+
+    gap: np.ndarray
+    infeasibility: np.ndarray
+    lagrangian_gap: np.ndarray
+
+
+class Summary(NamedTuple):
+    """Mean and spread over seeds: standard deviation, standard error, and the 10 and 90 % quantiles."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    standard_error: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def evaluate(result: Result, problem: Problem, source: Source, reference: Reference, point: str = "x_mean") -> Quality:
+    """Gap, infeasibility and Lagrangian gap of x̄_t (`point="x_mean"`) or of x_t (`point="x"`), at every record.
+
+    Gap(x) = f̄(x) - f̄(x#) and Infeasibility(x) = ḡ(x) (Kim and Lee, section 2.3), with expectations under the source's
+    stationary law, in float64.
+    """
+    check.choice("point", point, ("x_mean", "x"))
+    losses, infeasibility = expectations(problem, source, getattr(result, point), axes=2)
+    gap = losses - reference.value
+    return Quality(gap, infeasibility, gap + infeasibility @ reference.multipliers)
+
+
+def optimality_gap(
+    result: Result, problem: Problem, source: Source, reference: Reference, point: str = "x_mean"
+) -> np.ndarray:
+    """f̄(x) - f#, (seeds, records); see `evaluate`."""
+    return evaluate(result, problem, source, reference, point).gap
+
+
+def infeasibility(result: Result, problem: Problem, source: Source, point: str = "x_mean") -> np.ndarray:
+    """ḡ(x), (seeds, records, n); see `evaluate`."""
+    check.choice("point", point, ("x_mean", "x"))
+    return expectations(problem, source, getattr(result, point), axes=2)[1]
+
+
+def lagrangian_gap(
+    result: Result, problem: Problem, source: Source, reference: Reference, point: str = "x_mean"
+) -> np.ndarray:
+    """f̄(x) - f# + lambda*.ḡ(x), (seeds, records); see `evaluate`."""
+    return evaluate(result, problem, source, reference, point).lagrangian_gap
+
+
+def violation(result: Result) -> np.ndarray:
+    """Violation(t) = sum of g(x, xi) over the samples taken, (seeds, records, n) (Kim and Lee, section 2.2)."""
+    return np.asarray(result.constraint_sum)
+
+
+def benchmarks(result: Result, problem: Problem, source: Source, every: bool = False) -> list[Reference]:
+    """For each seed the best fixed point in hindsight: x* minimises its realised sum of losses subject to ḡ(x) <= 0.
+
+    With `every`, x° of appendix C: subject to the constraints of every sample. x* is not x#, which minimises f̄.
+    """
+    x0 = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.solution)
+    size, found = len(source.loss_law.weights), {}
+    for row in range(len(result.seeds)):
+        counts = np.bincount(_loss_path(result, source, row), minlength=size)
+        key = counts.tobytes()  # all seeds of a series see the same samples
+        if key not in found:
+            found[key] = solve_reference(problem, source, x0, loss_weights=counts, every=every)
+        found[row] = found[key]
+    return [found[row] for row in range(len(result.seeds))]
+
+
+def regret(
+    result: Result, problem: Problem, source: Source, comparators: Sequence[Reference] | None = None
+) -> np.ndarray:
+    """Regret(t) = sum of f(x_s, xi_s) - sum of f(x*, xi_s) over the samples taken, (seeds, records).
+
+    x* is each seed's own `benchmarks` over the whole run, unless other comparators are given, one a seed; the last
+    record is the regret of the run (Kim and Lee, section 2.2; with several samples a round, as in section 4.2).
+    """
+    comparators = benchmarks(result, problem, source) if comparators is None else comparators
+    if len(comparators) != len(result.seeds):
+        raise ValueError(f"comparators: {len(comparators)} given for {len(result.seeds)} seeds")
+    rows = []
+    for row, comparator in enumerate(comparators):
+        with jax.enable_x64(True):
+            losses = np.asarray(_losses(problem, wide(source.loss_law).points, comparator.x))
+        sums = np.concatenate([[0.0], np.cumsum(losses[_loss_path(result, source, row)])])
+        rows.append(np.asarray(result.loss_sum, dtype=float)[row] - sums[np.asarray(result.samples)])
+    return np.stack(rows)
+
+
+def summarise(values: Any) -> Summary:
+    """Mean and spread over seeds, the leading axis."""
+    values = np.asarray(values)
+    count = values.shape[0]
+    std = values.std(axis=0, ddof=1) if count > 1 else np.zeros(values.shape[1:])
+    low, high = np.quantile(values, [0.1, 0.9], axis=0)
+    return Summary(values.mean(axis=0), std, std / np.sqrt(count), low, high)
+
+
+def _loss_path(result: Result, source: Source, row: int) -> np.ndarray:
+    """The indices of one seed into the loss law, as replayed or drawn again from its seed."""
+    if result.paths is None:
+        path = source.loss_index(source.paths([int(result.seeds[row])], int(result.samples[-1])))[0]
+    else:
+        paths = np.asarray(source.loss_index(result.paths))
+        path = paths if paths.ndim == 1 else paths[row]
+    return np.asarray(path)[: int(result.samples[-1])]
+
+
+@jax.jit
+def _losses(problem: Problem, points: Any, x: Any) -> Any:
+    return jax.lax.map(lambda xi: problem.loss(x, xi), points, batch_size=BATCH)
