@@ -56,6 +56,8 @@ class SingleSample:
         return window
 
     def for_run(self, num_samples: int, num_rounds: int | None) -> SingleSample:
+        if num_rounds is not None:
+            raise ValueError("levels were given, but each round of this algorithm is one sample; only MLMC has levels")
         return self
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import time
 
+PATIENCE = 0.5  # seconds before a bar appears: a run that is over by then needs none
+
 
 class Progress:
-    """One line on stderr, drawn only on a terminal and only for runs that last more than half a second."""
+    """One line on stderr, drawn on a terminal only."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label, self.total = label, total
@@ -16,7 +18,7 @@ class Progress:
 
     def update(self, done: int) -> None:
         elapsed = time.monotonic() - self.began
-        if not sys.stderr.isatty() or (elapsed < 0.5 and not self.shown):
+        if not sys.stderr.isatty() or (elapsed < PATIENCE and not self.shown):
             return
         self.shown = True
         share = done / self.total

@@ -12,6 +12,7 @@ import numpy as np
 
 from ergodrift import check, loop, tree
 from ergodrift.algorithms import Algorithm
+from ergodrift.checkpoint import Checkpoint
 from ergodrift.problem import Problem
 from ergodrift.progress import Progress
 from ergodrift.source import Source, level_keys, path_keys, seed_keys
@@ -73,6 +74,7 @@ def run(
     record: Any = 200,
     paths: Any = None,
     levels: Any = None,
+    checkpoint: Any = None,
 ) -> Result:
     """Run an algorithm over many seeds at once, in one compiled loop.
 
@@ -91,6 +93,8 @@ def run(
         paths: (seeds, num_samples) indices to replay, as `source.paths` draws them; drawn on the fly unless given.
         levels: (seeds, rounds) MLMC levels to replay; drawn on the fly unless given. Once they are used up the point
             is held.
+        checkpoint: a file to keep the state of the run in. Called again with the same arguments, the run goes on from
+            there, to the same numbers; after Ctrl-C or a crash at most ten seconds are done again.
 
     Returns:
         The records and the recommended solution.
@@ -128,50 +132,61 @@ def run(
         starts = jax.vmap(source.start)(path_keys(keys))
     else:
         starts = source.check_paths(paths, len(keys), num_samples)
-    setup = loop.Setup(problem, method, source.stream(replay=paths is not None), jnp.asarray(grid, jnp.int32))
-    method.init(x0, num_constraints, jax.random.key(0))  # what is wrong with a schedule is said here, before any work
+    stops = np.union1d(grid, [num_samples])  # the solution is taken at the end, whether or not that is recorded
+    setup = loop.Setup(problem, method, source.stream(replay=paths is not None), jnp.asarray(stops, jnp.int32))
+    method.init(x0, num_constraints, jax.random.key(0))  # a schedule that does not fit says so here, before any work
     if levels is not None:
         _check_levels(method, levels, num_samples)
     carry = loop.start(setup, x0, num_constraints, starts, level_keys(keys) if levels is None else levels)
-    records = _drive(algorithm.name, setup, carry, num_samples, seeds)
     numbers = np.arange(len(keys)) if np.ndim(seeds) == 0 else np.asarray(seeds)
+    records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
+    records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
     return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
 
 
-def _drive(name: str, setup: loop.Setup, carry: loop.Carry, num_samples: int, seeds: Any) -> loop.Record:
-    """Call the compiled loop until all samples are taken; in between, show progress and look for NaNs."""
-    records = loop.blank_records(setup, carry)
-    position, slot = jnp.int32(0), jnp.int32(0)
+def _drive(
+    name: str, setup: loop.Setup, carry: loop.Carry, num_samples: int, seeds: Any, checkpoint: Any
+) -> loop.Record:
+    """Call the compiled loop until all samples are taken; in between, show progress, look for NaNs and save."""
+    place = (carry, loop.blank_records(setup, carry), jnp.int32(0), jnp.int32(0))
     if tree.is_traced(setup, carry):
-        return loop.advance(setup, carry, records, position, slot, jnp.int32(num_samples))[1]
-    progress = Progress(name, num_samples)
-    done, chunk = 0, 1024
+        return loop.advance(setup, *place, jnp.int32(num_samples))[1]
+    saved = None
+    if checkpoint is not None:
+        saved = Checkpoint(checkpoint, name, setup, carry, num_samples)
+        place = saved.restore(place)
+    bar = Progress(name, num_samples)
+    done, chunk = int(place[2]), 1024
     try:
         while done < num_samples:
             limit = min(done + chunk, num_samples)
             began = time.monotonic()
-            ahead, records, position, slot = loop.advance(setup, carry, records, position, slot, jnp.int32(limit))
-            if not np.asarray(loop.healthy(ahead)).all():
-                _report_fault(name, setup, carry, ahead, done, seeds)
-            carry = ahead
+            ahead = loop.advance(setup, *place, jnp.int32(limit))
+            if not np.asarray(loop.healthy(ahead[0])).all():
+                raise _fault(name, setup, place[0], ahead[0], done, seeds)
             elapsed = time.monotonic() - began
-            done, chunk = limit, int(chunk * min(max(CALL_SECONDS / elapsed, 0.25), 8.0)) + 1
-            progress.update(done)
+            place, done = ahead, limit
+            chunk = int(chunk * min(max(CALL_SECONDS / elapsed, 0.25), 8.0)) + 1
+            bar.update(done)
+            if saved is not None and saved.due:
+                saved.save(place)
     finally:
-        progress.close()
-    return records
+        bar.close()
+    if saved is not None:
+        saved.save(place)
+    return place[1]
 
 
-def _report_fault(name: str, setup: loop.Setup, carry: loop.Carry, ahead: loop.Carry, done: int, seeds: Any) -> None:
+def _fault(name: str, setup: loop.Setup, carry: loop.Carry, ahead: loop.Carry, done: int, seeds: Any) -> NonFiniteError:
+    """Which seed failed between `carry` (after `done` samples) and `ahead`, at which sample and in which quantity."""
     row = int(np.argmin(np.asarray(loop.healthy(ahead))))
-    seed = row if np.ndim(seeds) == 0 else list(seeds)[row]
     one = jax.tree.map(lambda leaf: leaf[row], carry)
     sample, rounds, fault = loop.locate(setup, one, jnp.int32(done))
     broken = [quantity for quantity, bad in fault._asdict().items() if bad]
-    raise NonFiniteError(
-        f"{name}, seed {seed}: {' and '.join(broken)} not finite at sample {int(sample)} (after {int(rounds)} rounds); "
-        "look at the loss and constraints for that sample, or bound the domain more tightly"
+    return NonFiniteError(
+        f"{name}, seed {seeds[row]}: {' and '.join(broken)} not finite at sample {int(sample)} "
+        f"(after {int(rounds)} rounds); look at the loss and constraints for that sample, or tighten the domain"
     )
 
 

@@ -1,0 +1,99 @@
+"""Interrupt and resume: the state of a run in one file, replaced atomically.
+
+The file is a plain `.npz` without pickles: reading one cannot run code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+FORMAT = "ergodrift run v1"
+SAVE_SECONDS = 10.0  # how often a running loop writes its state
+
+
+class Checkpoint:
+    """Saves and restores a pytree under a fingerprint of the run it belongs to.
+
+    Args:
+        path: the file; its folder must exist and be writable.
+        identity: a pytree that tells this run from others: hyperparameters, data, records, seeds. The functions of a
+            problem cannot be compared: changing them between two halves of a run is up to the caller.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *identity: Any) -> None:
+        self.path = Path(path)
+        self.fingerprint = _fingerprint(identity)
+        self.saved_at = time.monotonic()
+        if not self.path.parent.is_dir() or not os.access(self.path.parent, os.W_OK):
+            raise ValueError(f"checkpoint: the folder of {self.path} does not exist or cannot be written to")
+
+    def restore(self, like: Any) -> Any:
+        """What was saved, in the structure of `like`; `like` itself where there is no file yet."""
+        if not self.path.exists():
+            return like
+        leaves, structure = jax.tree.flatten(like)
+        try:
+            with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                if str(file["format"]) != FORMAT:
+                    raise ValueError(f"it has format {str(file['format'])!r}, this version reads {FORMAT!r}")
+                if str(file["fingerprint"]) != self.fingerprint:
+                    raise ValueError("it belongs to a run with other arguments; use another file or delete it")
+                stored = [file[f"leaf{number}"] for number in range(len(leaves))]
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(f"checkpoint {self.path} cannot be used: {error}") from error
+        return structure.unflatten([_thawed(array, leaf) for array, leaf in zip(stored, leaves, strict=True)])
+
+    def save(self, state: Any) -> None:
+        """Write the state; a crash at any moment leaves the old file or the new one, whole."""
+        arrays = {f"leaf{number}": _frozen(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with scratch.open("wb") as file:
+                np.savez(file, allow_pickle=False, format=FORMAT, fingerprint=self.fingerprint, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self.path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                scratch.unlink()
+        self.saved_at = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to save again."""
+        return time.monotonic() - self.saved_at >= SAVE_SECONDS
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _frozen(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _thawed(array: np.ndarray, like: Any) -> jax.Array:
+    return (
+        jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+        if _is_key(like)
+        else jnp.asarray(array)
+    )
+
+
+def _fingerprint(identity: Any) -> str:
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(identity):
+        array = leaf if isinstance(leaf, str) else _frozen(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {getattr(array, 'dtype', '')} {np.shape(array)} ".encode())
+        digest.update(array.encode() if isinstance(array, str) else np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,274 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ergodrift as ed
+from ergodrift.run import NonFiniteError
+
+run_module = sys.modules["ergodrift.run"]  # the package exports the function under the same name
+
+CHAIN = ed.MarkovChain([[0.9, 0.1], [0.2, 0.8]])
+POINTS = np.array([[1.0, 0.0], [0.0, 1.0]])
+SOURCE = ed.MarkovSource(CHAIN, POINTS)
+
+
+def squares(x, xi):
+    return jnp.sum((x - xi) ** 2)
+
+
+def halfspace(x, xi):
+    return x[:1] - 0.25
+
+
+PROBLEM = ed.Problem(squares, halfspace, ed.Ball(2.0))
+GOOD = {"algorithm": ed.edpp(4.0), "problem": PROBLEM, "source": SOURCE, "x0": np.zeros(2), "num_samples": 100}
+
+
+def run(**changes):
+    return ed.run(**{**GOOD, **changes})
+
+
+def test_shapes_of_a_result():
+    result = run(seeds=3, record=10)
+    assert result.samples.tolist() == list(range(10, 101, 10))
+    assert result.x.shape == result.x_mean.shape == (3, 10, 2)
+    assert result.queue.shape == result.constraint_sum.shape == (3, 10, 1)
+    assert result.loss_sum.shape == result.rounds.shape == result.samples_used.shape == (3, 10)
+    assert result.solution.shape == (3, 2)
+    np.testing.assert_array_equal(result.solution, result.x_mean[:, -1])
+    assert repr(result) == "Result(EDPP-t: 3 seeds, 10 records)"
+
+
+def test_explicit_records_include_the_start():
+    result = run(record=[0, 1, 7, 50])
+    np.testing.assert_array_equal(result.x[0, 0], [0, 0])
+    np.testing.assert_array_equal(result.x_mean[0, :2], [[0, 0], [0, 0]])
+    assert result.rounds[0].tolist() == [0, 1, 7, 50]
+    assert result.loss_sum[0, 0] == 0
+
+
+def test_the_solution_is_the_mean_at_the_end_even_where_that_is_not_recorded():
+    np.testing.assert_array_equal(run(record=[10]).solution, run(record=100).solution)
+
+
+def test_more_records_than_samples_records_every_sample():
+    assert run(num_samples=5, record=200).samples.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_series_runs_to_its_end_by_default():
+    result = ed.run(ed.dpp(), PROBLEM, ed.SeriesSource(np.tile(POINTS, (30, 1))), x0=np.zeros(2), record=3)
+    assert result.samples.tolist() == [20, 40, 60]
+
+
+def test_seeds_by_number_do_not_depend_on_their_neighbours():
+    together = run(seeds=[5, 9, 2])
+    alone = run(seeds=[9])
+    np.testing.assert_array_equal(together.seeds, [5, 9, 2])
+    np.testing.assert_allclose(together.x[1], alone.x[0], rtol=1e-12)
+    assert not np.array_equal(together.x[0], together.x[1])
+
+
+def test_one_path_may_be_shared_by_all_seeds():
+    result = run(seeds=2, paths=np.asarray(SOURCE.paths([7], 100))[0])
+    np.testing.assert_allclose(result.x[0], run(seeds=[7]).x[0], rtol=1e-12)
+    np.testing.assert_array_equal(result.x[0], result.x[1])
+
+
+def test_mlmc_rounds_use_whole_windows():
+    levels = np.array([[1, 3, 9, 2]])  # windows of 2, 8, 1 (above the cap) and 4 samples
+    result = run(algorithm=ed.mdpp(cap=16), levels=levels, num_samples=20, record=[1, 2, 9, 10, 11, 14, 15, 20])
+    assert result.rounds[0].tolist() == [0, 1, 1, 2, 3, 3, 4, 4]
+    assert result.samples_used[0].tolist() == [0, 2, 2, 10, 11, 11, 15, 15]
+    np.testing.assert_array_equal(result.x[0, -1], result.x[0, -2])  # levels are used up: the point is held
+
+
+def test_memory_does_not_grow_with_the_number_of_samples():
+    code = """
+    import resource, sys, numpy as np, jax.numpy as jnp, ergodrift as ed
+    source = ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.2, 0.8]]), np.eye(2, dtype=np.float32))
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.25, ed.Ball(2.0))
+    peaks = []
+    for count in (100_000, 20_000_000):
+        ed.run(ed.edpp(4.0), problem, source, x0=np.zeros(2, np.float32), num_samples=count, record=10)
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peaks[1] - peaks[0])
+    """
+    grown = float(subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True))
+    assert grown < 20  # MiB; a stored path of 2 * 10^7 states would take 80
+
+
+def test_float32_means_stay_right_over_many_rounds():
+    """A float32 running mean without care stalls at 2^24 rounds; here x never leaves 0.1."""
+    source = ed.IIDSource(np.zeros((1, 1), np.float32))
+    problem = ed.Problem(lambda x, xi: jnp.sum(xi * x), lambda x, xi: x * 0 - 0.1, ed.Ball(1.0))
+    result = ed.run(ed.dpp(), problem, source, x0=np.full(1, 0.1, np.float32), num_samples=2**25, record=1)
+    assert result.x_mean.dtype == jnp.float32
+    np.testing.assert_allclose(result.x_mean[0, 0], 0.1, rtol=3e-7)
+    np.testing.assert_allclose(result.constraint_sum[0, 0], -0.1 * 2**25, rtol=3e-7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"algorithm": "edpp"}, TypeError, "algorithm must be a Algorithm, got str: 'edpp'"),
+        ({"problem": None}, TypeError, "problem must be a Problem"),
+        ({"source": POINTS}, TypeError, "source must be a Source, got ndarray"),
+        ({"x0": np.array([3.0, 4.0])}, ValueError, "x0 lies outside Ball: got [3. 4.]; the nearest point is [1.2 1.6]"),
+        ({"x0": np.array([0.0, np.nan])}, ValueError, "x0 holds nan at index (1,)"),
+        ({"x0": np.array([0, 0])}, TypeError, "x0 must hold floating-point arrays"),
+        ({"x0": {"w": np.zeros(2)}}, ValueError, "loss(x, xi) fails for shapes x {'w': (2,)}"),
+        ({"x0": np.zeros(3)}, ValueError, "loss(x, xi) fails for shapes x (3,), xi (2,)"),
+        ({"num_samples": 0}, ValueError, "num_samples must be between 1 and 2147483647, got 0"),
+        ({"num_samples": 2.5}, TypeError, "num_samples must be a whole number, got 2.5"),
+        ({"num_samples": None}, ValueError, "num_samples must be given: this source never ends"),
+        ({"seeds": 0}, ValueError, "seeds must be between 1 and 2147483647, got 0"),
+        ({"seeds": []}, ValueError, "seeds is empty"),
+        ({"seeds": [1, 1]}, ValueError, "seeds must differ from each other, got [1, 1]"),
+        ({"seeds": [-1]}, ValueError, "seeds must be between 0 and 4294967295, got -1"),
+        ({"record": 0}, ValueError, "record must be between 1 and"),
+        ({"record": [5, 3]}, ValueError, "record must ascend between 0 and num_samples=100, got 5 to 3"),
+        ({"record": [5, 101]}, ValueError, "record must ascend between 0 and num_samples=100, got 5 to 101"),
+        ({"record": [0.5]}, TypeError, "record must be a count or a list of sample counts, got [0.5]"),
+        ({"paths": np.zeros((1, 99), int)}, ValueError, "paths too short: 99 states a seed, but num_samples=100"),
+        ({"paths": np.zeros((2, 100), int)}, ValueError, "paths must have shape (seeds, num_samples) = (1, 100)"),
+        ({"paths": np.full((1, 100), 2)}, ValueError, "paths must hold states between 0 and 1, got 2 to 2"),
+        ({"algorithm": ed.mdpp(), "levels": [6, 5]}, None, ""),
+        ({"algorithm": ed.mdpp(cap=64), "levels": [6, 6]}, ValueError, "num_samples=100 is too short for the rounds"),
+        ({"algorithm": ed.mdpp(), "levels": [0, 1]}, ValueError, "levels start at 1, got 0"),
+        ({"algorithm": ed.mdpp(), "levels": [0.5]}, ValueError, "levels must be integers of shape (seeds, rounds)"),
+        ({"algorithm": ed.pd(5, 4.0, 0.1)}, ValueError, "horizon=5.0 is too short for PD"),
+        ({"checkpoint": "/nowhere/at/all.npz"}, ValueError, "checkpoint: the folder of /nowhere/at/all.npz"),
+    ],
+)
+def test_bad_input_is_refused_by_name(changes, error, message):
+    if error is None:  # the counterpart of the case below it, which must run
+        run(**changes)
+        return
+    with pytest.raises(error, match=re.escape(message)):
+        run(**changes)
+
+
+def test_levels_are_refused_for_methods_that_draw_none():
+    with pytest.raises(ValueError, match="levels"):
+        run(levels=[1, 2])
+
+
+def test_a_series_shorter_than_the_run_is_refused():
+    with pytest.raises(ValueError, match="num_samples=100, but the series has only 60 samples"):
+        run(source=ed.SeriesSource(np.tile(POINTS, (30, 1))))
+
+
+def test_entropy_without_a_finite_diameter_is_refused_before_the_run():
+    problem = ed.Problem(squares, halfspace, ed.EntropySimplex())
+    with pytest.raises(ValueError, match="EntropySimplex has no finite diameter R"):
+        run(problem=problem, x0=np.full(2, 0.5), algorithm=ed.adpp())
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(("at", "num_samples"), [(1, 3000), (137, 3000), (2500, 3000)])
+def test_a_nan_is_reported_with_sample_and_quantity(at, num_samples, seeds):
+    data = np.ones(num_samples)
+    data[at - 1] = -1.0
+    problem = ed.Problem(lambda x, xi: x[0] ** 2 + jnp.sqrt(xi), lambda x, xi: x - 0.5, ed.Ball(1.0))
+    with pytest.raises(NonFiniteError, match=f"EDPP-t, seed 0: loss not finite at sample {at} \\(after {at} rounds"):
+        ed.run(ed.edpp(1.0), problem, ed.SeriesSource(data), x0=np.zeros(1), seeds=seeds)
+
+
+def test_a_nan_gradient_is_told_from_a_nan_loss():
+    # the usual trap: where() hides the value of sqrt at 0, but not its slope
+    problem = ed.Problem(lambda x, xi: jnp.where(x[0] > 0, jnp.sqrt(x[0]), xi), lambda x, xi: x - 0.5, ed.Box(0.0, 1.0))
+    with pytest.raises(NonFiniteError, match="EDPP-t, seed 0: loss_grad and x and queue not finite at sample 1 "):
+        ed.run(ed.edpp(1.0), problem, ed.SeriesSource(np.ones(10)), x0=np.zeros(1))
+
+
+def test_a_progress_bar_shows_on_a_terminal_only(monkeypatch, capsys):
+    monkeypatch.setattr(run_module, "CALL_SECONDS", 1e-3)
+    monkeypatch.setattr("ergodrift.progress.PATIENCE", 0.0)
+    run(num_samples=20_000)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    run(num_samples=20_000)
+    assert "EDPP-t" in (shown := capsys.readouterr().err)
+    assert "20,000/20,000 samples" in shown
+    assert shown.endswith("\r\033[K")  # nothing is left behind
+
+
+def test_a_run_cut_into_many_calls_gives_the_same_numbers(monkeypatch):
+    whole = run(seeds=2, num_samples=10_000, algorithm=ed.mdpp())
+    monkeypatch.setattr(run_module, "CALL_SECONDS", 1e-3)
+    pieces = run(seeds=2, num_samples=10_000, algorithm=ed.mdpp())
+    jax.tree.map(np.testing.assert_array_equal, whole, pieces)
+
+
+KILLED = """
+import sys, time, jax, numpy as np, jax.numpy as jnp, ergodrift as ed
+from ergodrift import checkpoint
+jax.config.update("jax_enable_x64", True)
+checkpoint.SAVE_SECONDS, sys.modules["ergodrift.run"].CALL_SECONDS = 0.2, 0.05
+source = ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.2, 0.8]]), np.eye(2))
+problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.25, ed.Ball(2.0))
+arguments = dict(x0=np.zeros(2), num_samples=2_000_000, seeds=2, record=50)
+if len(sys.argv) > 2:
+    arguments["checkpoint"] = sys.argv[2]
+result = ed.run(ed.mdpp(), problem, source, **arguments)
+np.savez(sys.argv[1], *jax.tree.leaves(result))
+"""
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path):
+    """A process that is really killed, in the middle of its run; the continued run equals an undisturbed one."""
+    script = [sys.executable, "-c", KILLED]
+    saved = tmp_path / "run.npz"
+    process = subprocess.Popen([*script, str(tmp_path / "never.npz"), str(saved)])
+    deadline = time.monotonic() + 120
+    while not saved.exists():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline, "no checkpoint was written"
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "never.npz").exists()
+    with np.load(saved) as file:
+        names = set(file)
+    assert {"format", "fingerprint"} < names
+    subprocess.run([*script, str(tmp_path / "resumed.npz"), str(saved)], check=True)
+    subprocess.run([*script, str(tmp_path / "whole.npz")], check=True)
+    with np.load(tmp_path / "resumed.npz") as resumed, np.load(tmp_path / "whole.npz") as whole:
+        assert set(resumed) == set(whole)
+        for name in whole:
+            np.testing.assert_array_equal(resumed[name], whole[name])
+
+
+def test_a_finished_checkpoint_gives_the_result_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    first = run(checkpoint=path)
+    monkeypatch.setattr(run_module.loop, "advance", None)  # nothing is left to compute
+    jax.tree.map(np.testing.assert_array_equal, first, run(checkpoint=path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.npz"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"algorithm": ed.edpp(5.0)}, {"seeds": [1]}, {"x0": np.full(2, 0.1)}, {"record": 5}]
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, change):
+    run(checkpoint=tmp_path / "run.npz")
+    with pytest.raises(ValueError, match="belongs to a run with other arguments"):
+        run(checkpoint=tmp_path / "run.npz", **change)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])
+def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "run.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"checkpoint .*run\.npz cannot be used"):
+        run(checkpoint=path)
+    assert path.read_bytes() == content
