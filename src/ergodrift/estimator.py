@@ -112,20 +112,17 @@ class MultiLevel:
         return Window(jnp.int32(0), self.length(levels, jnp.int32(0)), zero, levels)
 
     def observe(self, window: Window, t: jax.Array, feedback: Feedback) -> tuple[Window, Feedback, Any]:
-        seen = window.seen + 1
+        seen, first = window.seen + 1, window.seen == 0
         # f^1 + N (f^N - f^(N/2)) weighs the first half of the window by -1 and the second by +1, plus 1 for the first
         # sample; with N = 1 the single sample is the second half and must not count twice.
-        sign = jnp.where(2 * seen <= window.length, -1, 1) + jnp.where((seen == 1) & (window.length > 1), 1, 0)
+        sign = jnp.where(2 * seen <= window.length, -1, 1) + jnp.where(first & (window.length > 1), 1, 0)
         weight = sign.astype(window.total.loss.dtype)
-        total = jax.tree.map(lambda a, b: a + weight.astype(b.dtype) * b, window.total, feedback)
-        complete = seen == window.length
-        fresh = Window(
-            jnp.where(complete, 0, seen),
-            jnp.where(complete, self.length(window.levels, t + 1), window.length),
-            tree.select(complete, jax.tree.map(jnp.zeros_like, total), total),
-            window.levels,
+        total = jax.tree.map(
+            lambda old, new: jnp.where(first, 0, old) + weight.astype(new.dtype) * new, window.total, feedback
         )
-        return fresh, total, complete
+        complete = seen == window.length
+        length = jnp.where(complete, self.length(window.levels, t + 1), window.length)
+        return Window(jnp.where(complete, 0, seen), length, total, window.levels), total, complete
 
     def pending(self, window: Window) -> Any:
         return window.seen

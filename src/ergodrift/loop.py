@@ -133,8 +133,7 @@ def blank_records(setup: Setup, carry: Carry) -> Record:
     return jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], count, *leaf.shape[1:]), leaf.dtype), shapes)
 
 
-@functools.partial(jax.jit, donate_argnames="records")
-def advance(
+def _advance(
     setup: Setup, carry: Carry, records: Record, position: Any, slot: Any, limit: Any
 ) -> tuple[Carry, Record, Any, Any]:
     """Go on from sample `position` until `limit` samples are taken, filling records from `slot` on.
@@ -172,6 +171,10 @@ def advance(
 
     carry, records, position, slot = jax.lax.while_loop(unfinished, until_record, (carry, records, position, slot))
     return carry if many else jax.tree.map(lambda leaf: leaf[None], carry), records, position, slot
+
+
+advance = jax.jit(_advance)
+advance_in_place = jax.jit(_advance, donate_argnames="records")  # for the host's loop: records are not copied
 
 
 class Fault(NamedTuple):

@@ -162,7 +162,7 @@ def _drive(
         while done < num_samples:
             limit = min(done + chunk, num_samples)
             began = time.monotonic()
-            ahead = loop.advance(setup, *place, jnp.int32(limit))
+            ahead = loop.advance_in_place(setup, *place, jnp.int32(limit))
             if not np.asarray(loop.healthy(ahead[0])).all():
                 raise _fault(name, setup, place[0], ahead[0], done, seeds)
             elapsed = time.monotonic() - began

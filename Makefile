@@ -1,0 +1,33 @@
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: reproduce test bench lock clean
+
+reproduce: $(READY) ## run the demo of the core
+	$(BIN)/python examples/plot_demo.py
+
+test: $(READY) ## lint, types, tests and doctests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/pytest -n 2 --dist worksteal
+
+bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
+	$(BIN)/python benchmarks/step_overhead.py
+
+# Versions for the commands above are locked; the package itself states ranges.
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python 3.11 or later is needed, this is {sys.version}; pass PYTHON=python3.12"'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -r requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+lock: ## bring requirements.lock up to date
+	$(PYTHON) -m pip install --quiet uv
+	$(PYTHON) -m uv pip compile --upgrade --universal --python-version 3.11 --extra dev --no-header --no-annotate \
+	  --no-emit-index-url pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv bench-results reproduce-out
