@@ -1,7 +1,7 @@
 """What a round costs beyond the user's own loss and constraints, one seed and many, on this machine.
 
-The floor is a compiled loop that does nothing but evaluate loss, constraints and their derivatives at a moving point, on
-the same data. Both are measured in turns in the same process and the best of several turns counts: machines are noisy,
+The floor is a compiled loop that does nothing but evaluate loss, constraints and their derivatives at a moving point,
+on the same data. Both are measured in turns in the same process and the best of several turns counts: machines are noisy,
 differences and ratios measured side by side are not. Prints a table and writes bench-results/step_overhead.json.
 
     python benchmarks/step_overhead.py [--rounds N]
@@ -56,6 +56,20 @@ def best_of(turns, *jobs):
     return [min(spent) for spent in times]
 
 
+def measure(algorithm, chain, data, rounds):
+    """Microseconds a sample and seed: the floor, one seed, twenty seeds."""
+    problem, source = ed.Problem(loss, constraints, ed.Ball(1.0)), ed.MarkovSource(chain, data)
+    x0, device = jnp.zeros(DIM, data["A"].dtype), jax.tree.map(jnp.asarray, data)
+
+    def run(seeds):
+        count = rounds // seeds
+        return ed.run(algorithm, problem, source, x0=x0, num_samples=count, seeds=seeds, record=1).x
+
+    jobs = [lambda: floor(problem, device, x0, rounds), lambda: run(1), lambda: run(20)]
+    best_of(1, *jobs)  # compile
+    return [spent / rounds * 1e6 for spent in best_of(7, *jobs)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=500_000)
@@ -65,9 +79,8 @@ def main() -> None:
     rounds, rng, rows = options.rounds, np.random.default_rng(0), []
     chain = ed.MarkovChain(np.full((STATES, STATES), 0.01) + 0.97 * np.eye(STATES))
     algorithms = [ed.edpp(33.0), ed.dpp(horizon=rounds), ed.adpp(), ed.mdpp(), ed.pd(rounds, 9.0, 9.0), ed.pd2(9.0)]
-    print(
-        f"{'':8}{'dtype':>9}{'floor':>9}{'1 seed':>9}{'beyond':>9}{'20 seeds':>10}   microseconds a sample (and seed)"
-    )
+    print("microseconds a sample and seed")
+    print(f"{'':8}{'dtype':>9}{'floor':>9}{'1 seed':>9}{'beyond':>9}{'20 seeds':>10}")
     for kind in (np.float32, np.float64):
         with jax.enable_x64(kind == np.float64):
             data = {
@@ -75,18 +88,8 @@ def main() -> None:
                 "b": rng.normal(size=(STATES, DIM)).astype(kind),
                 "G": rng.normal(size=(STATES, CONSTRAINTS, DIM)).astype(kind),
             }
-            problem, source = ed.Problem(loss, constraints, ed.Ball(1.0)), ed.MarkovSource(chain, data)
-            x0 = jnp.zeros(DIM, kind)
             for algorithm in algorithms:
-
-                def run(seeds, algorithm=algorithm, problem=problem, source=source, x0=x0):
-                    count = rounds // seeds
-                    return ed.run(algorithm, problem, source, x0=x0, num_samples=count, seeds=seeds, record=1).x
-
-                device = jax.tree.map(jnp.asarray, data)
-                jobs = [lambda: floor(problem, device, x0, rounds), lambda: run(1), lambda: run(20)]
-                best_of(1, *jobs)  # compile
-                bare, one, many = (spent / rounds * 1e6 for spent in best_of(7, *jobs))
+                bare, one, many = measure(algorithm, chain, data, rounds)
                 name = np.dtype(kind).name
                 print(f"{algorithm.name:8}{name:>9}{bare:9.3f}{one:9.3f}{one - bare:9.3f}{many:10.3f}")
                 rows.append({"algorithm": algorithm.name, "dtype": name, "floor": bare, "one": one, "twenty": many})

@@ -1,8 +1,8 @@
 """The core on one small problem: every algorithm, many seeds, a known optimum.
 
 Three agents keep their own data; a token walks between them and stays where it is 94 % of the time, so samples are far
-from independent. Minimise the mean squared distance to the agents' centres, subject to a linear constraint that holds on
-average only. The optimum is known in closed form: the mean of the centres, moved onto the line x + y = 1.
+from independent. Minimise the mean squared distance to the agents' centres, subject to a linear constraint that holds
+on average only. The optimum is known in closed form: the mean of the centres, moved onto the line x + y = 1.
 
     python examples/plot_demo.py [--out FOLDER] [--samples N] [--seeds K]
 """

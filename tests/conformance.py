@@ -3,8 +3,8 @@
     python tests/conformance.py FILE...
 
 A file has the shape of `golden.json` or of `cases.json`: cases with a path, data, a domain and the expected rounds of
-each algorithm, and optionally `chains`, `mlmc_weights` and `mean_N`. Any number of states, dimensions and parameters may
-occur. Exits with 1, naming case, algorithm and step, where something differs by more than 1e-10.
+each algorithm, and optionally `chains`, `mlmc_weights` and `mean_N`. Any number of states, dimensions and parameters
+may occur. Exits with 1, naming case, algorithm and step, where something differs by more than 1e-10.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def mlmc_weights(chunk: list[int], num_states: int) -> np.ndarray:
     info = None
     for xi in source.data:
         state, info = method.step(state, problem.feedback(state.x, xi))
-    assert info is not None and bool(info.updated), "the window did not close"
+    if info is None or not info.updated:
+        raise ValueError(f"the window {chunk} did not close")
     return info.feedback.loss_grad
 
 

@@ -1,4 +1,4 @@
-"""The repository itself: imports go one way, the core stands on jax, numpy and scipy, the wheel installs and imports."""
+"""The repository: imports go one way, the core stands on jax, numpy and scipy, the wheel installs and imports."""
 
 import ast
 import subprocess
