@@ -1,8 +1,8 @@
 """What a round costs beyond the user's own loss and constraints, one seed and many, on this machine.
 
 The floor is a compiled loop that does nothing but evaluate loss, constraints and their derivatives at a moving point,
-on the same data. Both are measured in turns in the same process and the best of several turns counts: machines are noisy,
-differences and ratios measured side by side are not. Prints a table and writes bench-results/step_overhead.json.
+on the same data. Both are measured in turns in the same process and the best of several turns counts: machines are
+noisy, differences and ratios measured side by side are not. Prints a table and writes bench-results/step_overhead.json.
 
     python benchmarks/step_overhead.py [--rounds N]
 """

@@ -190,6 +190,13 @@ def test_a_nan_gradient_is_told_from_a_nan_loss():
         ed.run(ed.edpp(1.0), problem, ed.SeriesSource(np.ones(10)), x0=np.zeros(1))
 
 
+def test_a_sum_that_overflows_is_told_from_a_quantity_that_does():
+    source = ed.IIDSource(np.ones(1, np.float32))
+    problem = ed.Problem(lambda x, xi: 1e37 * xi + 0 * x[0], lambda x, xi: x - 0.5, ed.Ball(1.0))
+    with pytest.raises(NonFiniteError, match="a sum of losses or constraints not finite at sample 100 "):
+        ed.run(ed.dpp(), problem, source, x0=np.zeros(1, np.float32), num_samples=100)
+
+
 def test_a_progress_bar_shows_on_a_terminal_only(monkeypatch, capsys):
     monkeypatch.setattr(run_module, "CALL_SECONDS", 1e-3)
     monkeypatch.setattr("ergodrift.progress.PATIENCE", 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from typing import Any
 
@@ -15,6 +16,7 @@ from ergodrift import check
 from ergodrift.sampler import BLOCK, Categorical, Transitions, draw
 
 DENSE_LIMIT = 2048  # states up to which a graph's walk is held as a dense matrix
+ROUNDING = 1e-12  # a distance that exceeds eps by no more than this equals it
 
 
 class MarkovChain:
@@ -106,9 +108,15 @@ class MarkovChain:
         """The real spectrum of a reversible chain, largest first."""
         if not self.is_reversible:
             raise ValueError("the spectrum is real for reversible chains only; this chain is not reversible")
+        return self._spectrum[0]
+
+    @functools.cached_property
+    def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues, largest first, and eigenvectors of the symmetric matrix similar to P of a reversible chain."""
         root = np.sqrt(self.stationary)
         matrix = self._dense() * root[:, None] / root[None, :]
-        return scipy.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1]
+        values, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2, driver="evd")
+        return values[::-1], vectors[:, ::-1]
 
     @property
     def relaxation_time(self) -> float:
@@ -123,10 +131,14 @@ class MarkovChain:
     def mixing_time(self, eps: float = 0.25) -> int:
         """tau_mix(eps) = the smallest t >= 1 with d_mix(t) <= eps, exactly.
 
-        d_mix does not increase, so doubling t until it is small enough and then bisecting in powers of two takes
-        about 2 log2(tau) matrix products.
+        d_mix does not increase. For a reversible chain it is bisected below the spectral bound, with only those
+        eigenvectors whose share at t is not lost to rounding. Otherwise, doubling t until d_mix is small enough and
+        then bisecting in powers of two takes about 2 log2(tau) matrix products.
         """
-        eps = check.number("eps", eps, above=0)
+        eps = check.number("eps", eps, above=0) + ROUNDING
+        if self.is_reversible:
+            times = range(1, int(self.mixing_time_bounds(eps)[1]) + 2)
+            return times[bisect.bisect_left(times, True, key=lambda t: self._reversible_distance(t) <= eps)]
         powers = [self._dense()]  # P^(2^k)
         if self._distance(powers[0]) <= eps:
             return 1
@@ -176,6 +188,14 @@ class MarkovChain:
 
     def _dense(self) -> np.ndarray:
         return self.P.toarray() if sp.issparse(self.P) else self.P
+
+    def _reversible_distance(self, t: int) -> float:
+        """d_mix(t) from the spectrum: P^t - mu = sum over eigenvalues other than 1 of lambda^t v w."""
+        values, vectors = self._spectrum
+        kept = 1 + np.flatnonzero(np.abs(values[1:]) ** t > 1e-17)
+        root = np.sqrt(self.stationary)
+        difference = (vectors[:, kept] / root[:, None] * values[kept] ** t) @ (vectors[:, kept] * root[:, None]).T
+        return float(np.abs(difference).sum(axis=1).max() / 2)
 
     def _distance(self, power: np.ndarray) -> float:
         return float(np.abs(power - self.stationary).sum(axis=1).max() / 2)

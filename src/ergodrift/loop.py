@@ -199,23 +199,20 @@ def healthy(carry: Carry) -> Any:
 
 
 @jax.jit
-def locate(setup: Setup, carry: Carry, position: Any) -> tuple[Any, Any, Fault]:
-    """Replay one seed from `position` up to the first sample after which something is not finite."""
-
-    def look(carry: Carry, position: Any) -> tuple[Carry, Fault]:
-        carry = jax.lax.cond(position % BLOCK == 0, lambda c: next_block(setup, c, position), lambda c: c, carry)
-        xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[position % BLOCK], carry.indices))
-        feedback = setup.problem.feedback(carry.state.x, xi)
-        after = take_sample(setup, carry, position)
-        return after, Fault(*(~_finite(part) for part in (*feedback, after.state.x, after.state.queue)))
-
-    def fine(loop: Any) -> Any:
-        return ~jnp.any(jnp.stack(loop[2]))
+def locate(setup: Setup, carry: Carry, position: Any, limit: Any) -> tuple[Any, Any, Fault]:
+    """Replay one seed from `position` up to the first sample after which something is not finite, or to `limit`."""
 
     def onward(loop: Any) -> Any:
         carry, position, _ = loop
-        carry, fault = look(carry, position)
+        carry = jax.lax.cond(position % BLOCK == 0, lambda c: next_block(setup, c, position), lambda c: c, carry)
+        xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[position % BLOCK], carry.indices))
+        feedback = setup.problem.feedback(carry.state.x, xi)
+        carry = take_sample(setup, carry, position)
+        fault = Fault(*(~_finite(part) for part in (*feedback, carry.state.x, carry.state.queue)))
         return carry, position + 1, fault
+
+    def fine(loop: Any) -> Any:
+        return ~jnp.any(jnp.stack(loop[2])) & (loop[1] < limit)
 
     carry, position, fault = jax.lax.while_loop(fine, onward, (carry, position, Fault(*[jnp.array(False)] * 6)))
     return position, carry.state.t, fault

@@ -164,7 +164,7 @@ def _drive(
             began = time.monotonic()
             ahead = loop.advance_in_place(setup, *place, jnp.int32(limit))
             if not np.asarray(loop.healthy(ahead[0])).all():
-                raise _fault(name, setup, place[0], ahead[0], done, seeds)
+                raise _fault(name, setup, place, ahead, seeds)
             elapsed = time.monotonic() - began
             place, done = ahead, limit
             chunk = int(chunk * min(max(CALL_SECONDS / elapsed, 0.25), 8.0)) + 1
@@ -178,12 +178,12 @@ def _drive(
     return place[1]
 
 
-def _fault(name: str, setup: loop.Setup, carry: loop.Carry, ahead: loop.Carry, done: int, seeds: Any) -> NonFiniteError:
-    """Which seed failed between `carry` (after `done` samples) and `ahead`, at which sample and in which quantity."""
-    row = int(np.argmin(np.asarray(loop.healthy(ahead))))
-    one = jax.tree.map(lambda leaf: leaf[row], carry)
-    sample, rounds, fault = loop.locate(setup, one, jnp.int32(done))
-    broken = [quantity for quantity, bad in fault._asdict().items() if bad]
+def _fault(name: str, setup: loop.Setup, place: Any, ahead: Any, seeds: Any) -> NonFiniteError:
+    """Which seed failed between two places of the loop, at which sample and in which quantity."""
+    row = int(np.argmin(np.asarray(loop.healthy(ahead[0]))))
+    one = jax.tree.map(lambda leaf: leaf[row], place[0])
+    sample, rounds, fault = loop.locate(setup, one, place[2], ahead[2])
+    broken = [quantity for quantity, bad in fault._asdict().items() if bad] or ["a sum of losses or constraints"]
     return NonFiniteError(
         f"{name}, seed {seeds[row]}: {' and '.join(broken)} not finite at sample {int(sample)} "
         f"(after {int(rounds)} rounds); look at the loss and constraints for that sample, or tighten the domain"
