@@ -63,7 +63,7 @@ class MarkovChain:
         weights = _adjacency(graph)
         degree = np.asarray(weights.sum(axis=1)).ravel()
         if (degree == 0).any():
-            raise ValueError(f"graph: node {int(np.argmin(degree))} has no edge; a walk cannot reach or leave it")
+            raise ValueError(f"graph: node {int(np.argmin(degree))} has no edge out of it; a walk cannot leave it")
         rows, cols = weights.nonzero()
         values = np.asarray(weights[rows, cols]).ravel()
         if kind in ("metropolis", "max_degree"):
@@ -85,23 +85,32 @@ class MarkovChain:
     @functools.cached_property
     def stationary(self) -> np.ndarray:
         """mu, the law with mu P = mu."""
-        size = self.num_states
+        # Inverse iteration on an M-matrix, whose inverse has no negative entry: nothing cancels, so rare states keep
+        # their digits too. Its diagonal is what leaves a state, which 1 - P_ii would give with fewer digits.
+        size, shift = self.num_states, 1e-12
         if sp.issparse(self.P):
-            # One equation is redundant; mu_0 = 1 takes its place and the rest is scaled afterwards.
-            system = sp.csc_array((sp.eye_array(size) - self.P).T)[1:]
-            tail = sp.linalg.spsolve(sp.csc_array(system[:, 1:]), -system[:, [0]].toarray().ravel())
-            law = np.concatenate([[1.0], np.atleast_1d(tail)])
+            moves = sp.csc_array(self.P - sp.diags_array(self.P.diagonal()))
+            system = sp.csc_array(sp.diags_array(shift + moves.sum(axis=1)) - moves.T)
+            solve = sp.linalg.splu(system, diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve
         else:
-            system = np.vstack([(np.eye(size) - self.P).T[:-1], np.ones(size)])
-            law = np.linalg.solve(system, np.eye(size)[-1])
-        law = np.maximum(law, 0)
-        return law / law.sum()
+            moves = self.P * (1 - np.eye(size))
+            solve = functools.partial(
+                scipy.linalg.lu_solve, scipy.linalg.lu_factor(np.diag(shift + moves.sum(axis=1)) - moves.T)
+            )
+        law = np.full(size, 1 / size)
+        for _ in range(100):
+            before, law = law, solve(law)
+            law = law / law.sum()
+            if (np.abs(law - before) <= 1e-12 * law).all():
+                break
+        return law
 
     @functools.cached_property
     def is_reversible(self) -> bool:
         """Whether mu_i P_ij = mu_j P_ji."""
-        flow = sp.csr_array(self.P) * self.stationary[:, None]
-        return bool(abs(flow - flow.T).max() <= 1e-10 * abs(flow).max())
+        flow = sp.csr_array(sp.csr_array(self.P) * self.stationary[:, None])  # edge by edge: rare cycles count too
+        gap = sp.coo_array(abs(flow - flow.T) - 1e-8 * (flow + flow.T))
+        return not (gap.data > 0).any()
 
     @functools.cached_property
     def eigenvalues(self) -> np.ndarray:
@@ -113,9 +122,8 @@ class MarkovChain:
     @functools.cached_property
     def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
         """Eigenvalues, largest first, and eigenvectors of the symmetric matrix similar to P of a reversible chain."""
-        root = np.sqrt(self.stationary)
-        matrix = self._dense() * root[:, None] / root[None, :]
-        values, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2, driver="evd")
+        P = self._dense()  # by detailed balance sqrt(mu_i / mu_j) P_ij = sqrt(P_ij P_ji), whatever is rare
+        values, vectors = scipy.linalg.eigh(np.sqrt(P * P.T), driver="evd")
         return values[::-1], vectors[:, ::-1]
 
     @property
@@ -136,7 +144,8 @@ class MarkovChain:
         then bisecting in powers of two takes about 2 log2(tau) matrix products.
         """
         eps = check.number("eps", eps, above=0) + ROUNDING
-        if self.is_reversible:
+        # Eigenvectors are divided by sqrt(mu): where a state is rare that magnifies their rounding too much.
+        if self.is_reversible and self.stationary.min() > 1e-10:
             times = range(1, int(self.mixing_time_bounds(eps)[1]) + 2)
             return times[bisect.bisect_left(times, True, key=lambda t: self._reversible_distance(t) <= eps)]
         powers = [self._dense()]  # P^(2^k)
@@ -162,7 +171,8 @@ class MarkovChain:
         eps = check.number("eps", eps, above=0)
         relaxation = self.relaxation_time
         lower = (relaxation - 1) * np.log(1 / (2 * eps))
-        return float(max(lower, 0.0)), float(relaxation * np.log(1 / (eps * self.stationary.min())))
+        upper = relaxation * np.log(1 / (eps * self.stationary.min()))
+        return float(max(lower, 0.0)), float(max(upper, 1.0))
 
     def sample_path(self, key: jax.Array, length: int, start: int | None = None) -> jax.Array:
         """`length` consecutive states, int32; the first from the stationary law unless `start` names it."""
@@ -175,7 +185,7 @@ class MarkovChain:
             first = self._start_table
         else:
             start = check.integer("start", start, at_least=0, at_most=self.num_states - 1)
-            first = Categorical.from_weights(np.eye(self.num_states)[start])
+            first = Categorical.from_weights(np.arange(self.num_states) == start)
         return self._transitions._replace(first=first)
 
     @functools.cached_property
@@ -257,7 +267,7 @@ def _adjacency(graph: Any) -> Any:
 
         graph = networkx.to_scipy_sparse_array(graph, format="csr")
     try:
-        matrix = sp.csr_array(graph, dtype=float)
+        matrix = sp.csr_array(graph, dtype=float, copy=True)
     except (TypeError, ValueError) as error:
         raise TypeError(f"graph must be a networkx graph or an adjacency matrix, got {type(graph).__name__}") from error
     shape: Any = matrix.shape

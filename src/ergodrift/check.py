@@ -35,7 +35,7 @@ def number(
     limits = [(">", above), (">=", at_least), ("<", below), ("<=", at_most)]
     if not (np.isfinite(array) and above < array < below and at_least <= array <= at_most):
         wanted = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if np.isfinite(bound))
-        raise ValueError(f"{name} must be {wanted or 'finite'}, got {value!r}")
+        raise ValueError(f"{name} must be {'finite and ' * bool(wanted) + (wanted or 'finite')}, got {value!r}")
     return value if isinstance(value, jax.Array) else float(array)
 
 

@@ -45,7 +45,9 @@ class Categorical(NamedTuple):
 
     @staticmethod
     def from_weights(weights: np.ndarray) -> Categorical:
-        return Categorical(_thresholds(np.cumsum(weights / np.sum(weights))[:-1]))
+        cumulative = np.cumsum(weights / np.sum(weights))
+        cumulative[np.flatnonzero(weights)[-1] :] = 1.0  # whatever follows the last positive weight is never drawn
+        return Categorical(_thresholds(cumulative[:-1]))
 
     def start(self, key: jax.Array) -> jax.Array:
         return key
@@ -75,6 +77,12 @@ class Transitions(NamedTuple):
         gather = matrix.indptr[:-1, None] + np.minimum(column, counts[:, None] - 1)
         targets = matrix.indices[gather].astype(np.int32)
         cumulative = np.cumsum(np.where(column < counts[:, None], matrix.data[gather], 0.0), axis=1)
+        stays = np.where(targets == np.arange(len(counts))[:, None], matrix.data[gather], 0.0).max(axis=1)
+        if len(counts) > 1 and stays.max() > 1 - 2.0**-31:
+            state = int(np.argmax(stays))
+            raise ValueError(
+                f"P: state {state} is left with probability below 2^-31; a path drawn from it never moves on"
+            )
         return Transitions(_thresholds(cumulative[:, :-1]), targets)
 
     def start(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -196,7 +196,7 @@ class IIDSource(_Rows):
         if weights.shape != (rows,):
             raise ValueError(f"weights must have shape ({rows},), one for each row of data, got {weights.shape}")
         if not np.isfinite(weights).all() or weights.min() < 0 or weights.sum() == 0:
-            raise ValueError("weights must be finite, not negative, and not all zero")
+            raise ValueError(f"weights must be finite, not negative, and not all zero, got {weights}")
         super().__init__(data, weights / weights.sum())
 
     def sampler(self) -> Any:

@@ -56,7 +56,7 @@ class Geometry(abc.ABC):
     def contains(self, x: Any) -> Any:
         """Whether x lies in X, up to the square root of the rounding unit."""
         slack = jnp.sqrt(tree.squared_norm(tree.subtract(x, self.project(x))))
-        return slack <= jnp.sqrt(jnp.finfo(tree.dtype(x)).eps) * (1 + jnp.sqrt(tree.squared_norm(x)))
+        return slack < jnp.sqrt(jnp.finfo(tree.dtype(x)).eps) * (1 + jnp.sqrt(tree.squared_norm(x)))
 
 
 def size(x: Any) -> int:

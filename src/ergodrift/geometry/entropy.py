@@ -69,7 +69,10 @@ class EntropySimplex(Geometry):
         return jnp.sqrt(2 * (top - self.floor) * jnp.log(top / self.floor)).astype(tree.dtype(x))
 
     def reach(self, x: Any) -> Any:
-        return 1.0
+        if self.floor is None:
+            return 1.0
+        top = 1 - (size(x) - 1) * self.floor
+        return jnp.sqrt(jnp.asarray(top**2 + (size(x) - 1) * self.floor**2, tree.dtype(x)))
 
     def check(self, x: Any) -> None:
         if size(x) < 2:

@@ -76,12 +76,18 @@ class Box(Euclidean):
             return
         for name, bound in [("lower", self.lower), ("upper", self.upper)]:
             check.finite(name, jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), bound))
-        lows, highs = jax.tree.leaves(self.lower), jax.tree.leaves(self.upper)
-        both = [lows * len(highs), highs] if len(lows) == 1 else [lows, highs * (len(lows) if len(highs) == 1 else 1)]
-        if len(both[0]) != len(both[1]):
+        lower, upper = self.lower, self.upper
+        if _is_number(lower):
+            lower = jax.tree.map(lambda _: lower, upper)
+        elif _is_number(upper):
+            upper = jax.tree.map(lambda _: upper, lower)
+        if jax.tree.structure(lower) != jax.tree.structure(upper):
             raise ValueError(f"lower and upper must have the same structure, got {self.lower!r} and {self.upper!r}")
-        if not all(np.all(np.asarray(low) <= np.asarray(high)) for low, high in zip(*both, strict=True)):
-            raise ValueError(f"lower must not exceed upper anywhere, got lower={self.lower!r}, upper={self.upper!r}")
+        for low, high in zip(jax.tree.leaves(lower), jax.tree.leaves(upper), strict=True):
+            if np.ndim(low) and np.ndim(high) and np.shape(low) != np.shape(high):
+                raise ValueError(f"lower and upper differ in shape: {np.shape(low)} and {np.shape(high)}")
+            if (np.asarray(low) > np.asarray(high)).any():
+                raise ValueError(f"lower must not exceed upper anywhere, got lower={low!r}, upper={high!r}")
 
     def bounds(self, x: X) -> tuple[X, X]:
         """Lower and upper bounds with the structure of x."""
@@ -110,13 +116,12 @@ class Box(Euclidean):
 
     def check(self, x: Any) -> None:
         for name, bound in [("lower", self.lower), ("upper", self.upper)]:
-            scalar = jax.tree.structure(bound) == jax.tree.structure(0) and np.ndim(bound) == 0
-            if not scalar and jax.tree.structure(bound) != jax.tree.structure(x):
+            if not _is_number(bound) and jax.tree.structure(bound) != jax.tree.structure(x):
                 raise ValueError(
                     f"Box: {name} has structure {jax.tree.structure(bound)}, x has {jax.tree.structure(x)}; "
                     "pass one number or the same structure"
                 )
-            if not scalar:
+            if not _is_number(bound):
                 shapes = jax.tree.map(lambda b, leaf: np.ndim(b) == 0 or np.shape(b) == np.shape(leaf), bound, x)
                 if not all(jax.tree.leaves(shapes)):
                     raise ValueError(
@@ -124,8 +129,13 @@ class Box(Euclidean):
                     )
 
 
+def _is_number(bound: Any) -> bool:
+    return jax.tree.structure(bound) == jax.tree.structure(0) and np.ndim(bound) == 0
+
+
 def project_simplex(x: jax.Array, mass: Any) -> jax.Array:
     """The nearest point of {y >= 0, sum y = mass} to a vector (Held, Wolfe and Crowder 1974), by sorting."""
+    x = x - jnp.max(x)  # changes nothing but rounding: the sums below would swallow the mass of a far point
     ordered = jnp.sort(x, descending=True)
     excess = jnp.cumsum(ordered) - mass
     ranks = jnp.arange(1, x.size + 1, dtype=x.dtype)
