@@ -26,16 +26,17 @@ def number(
     """`value` as a finite Python float inside the given range; a traced or array value stays what it is."""
     if is_traced(value):
         return value
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be a number, got {value!r}")
     if array.ndim:
         raise TypeError(f"{name} must be one number, got an array of shape {array.shape}; sweep it with jax.vmap")
     limits = [(">", above), (">=", at_least), ("<", below), ("<=", at_most)]
     if not (np.isfinite(array) and above < array < below and at_least <= array <= at_most):
         wanted = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if np.isfinite(bound))
-        raise ValueError(f"{name} must be {'finite and ' * bool(wanted) + (wanted or 'finite')}, got {value!r}")
+        if np.isinf(array) or not wanted:
+            wanted = f"finite and {wanted}" if wanted else "finite"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
     return value if isinstance(value, jax.Array) else float(array)
 
 

@@ -109,6 +109,7 @@ class MultiLevel:
             raise ValueError("cap=None stands for T^2: pass a cap, or let run() set it from the number of samples")
         if levels is None:
             raise ValueError("this method draws random levels: pass a key, or the levels of all rounds")
+        levels = _checked_levels(levels)
         return Window(jnp.int32(0), self.length(levels, jnp.int32(0)), zero, levels)
 
     def observe(self, window: Window, t: jax.Array, feedback: Feedback) -> tuple[Window, Feedback, Any]:
@@ -155,6 +156,17 @@ class MultiLevel:
         size = jnp.where(level <= 30, jnp.left_shift(1, jnp.minimum(level, 30)), NEVER)
         length = jnp.where(level <= self.max_level, size, 1)
         return jnp.where(level == 0, NEVER, length).astype(jnp.int32)
+
+
+def _checked_levels(levels: Any) -> Any:
+    """A key as it is, or given levels as an int32 array."""
+    if isinstance(levels, jax.Array) and jnp.issubdtype(levels.dtype, jax.dtypes.prng_key):
+        return levels
+    array = levels if tree.is_traced(levels) else np.asarray(levels)
+    whole = array.ndim == 1 and jnp.issubdtype(array.dtype, jnp.signedinteger)
+    if not whole or (not tree.is_traced(array) and array.min(initial=1) < 1):
+        raise ValueError(f"levels must be a jax.random.key, or whole numbers >= 1, one a round; got {levels!r}")
+    return jnp.asarray(array, jnp.int32)
 
 
 def draw_level(key: jax.Array, t: jax.Array) -> Any:

@@ -163,7 +163,7 @@ def _advance(
         carry, position = jax.lax.while_loop(lambda inner: inner[1] < target, until_block_end, (carry, position))
         seen = each(observe)(carry, position)
         records = jax.tree.map(lambda a, b: a.at[:, slot].set(b if many else b[None]), records, seen)
-        return carry, records, position, slot + (position == setup.grid[slot])
+        return carry, records, position, slot + (position == setup.grid[slot]).astype(slot.dtype)
 
     def unfinished(loop: Any) -> Any:
         _, _, position, slot = loop

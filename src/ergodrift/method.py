@@ -36,6 +36,7 @@ class Method(abc.ABC):
         """
         x = jax.tree.map(jnp.asarray, x0)
         kind = tree.dtype(x)
+        self = tree.cast(self, kind)
         rows = jax.tree.map(lambda leaf: jnp.zeros((num_constraints, *leaf.shape), leaf.dtype), x)
         zero = Feedback(jnp.zeros((), kind), jax.tree.map(jnp.zeros_like, x), jnp.zeros(num_constraints, kind), rows)
         return State(
@@ -49,6 +50,7 @@ class Method(abc.ABC):
     @jax.jit
     def step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
         """Take in the feedback of one sample at `state.x`."""
+        self = tree.cast(self, tree.dtype(state.x))  # the point's precision is the run's, whatever a sweep is over
         window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback)
         sizes = self.sizes(round_feedback)
         schedule, weights = self.schedule.weights(state.schedule, state.t + 1, sizes)

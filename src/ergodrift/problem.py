@@ -45,8 +45,7 @@ class Problem:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
         loss, loss_grad = jax.value_and_grad(self.loss)(x, xi)
         constraints, constraint_jac = value_and_jacobian(lambda y: self.constraints(y, xi), x)
-        kind = tree.dtype(x)
-        return Feedback(jnp.asarray(loss, kind), loss_grad, constraints.astype(kind), constraint_jac)
+        return tree.cast(Feedback(loss, loss_grad, constraints, constraint_jac), tree.dtype(x))
 
     def check(self, x: Any, xi: Any) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""

@@ -220,7 +220,8 @@ def _point(problem: Problem, x0: Any) -> Any:
         raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}; write jnp.zeros(3), not a list of integers")
     problem.geometry.check(x0)
     check.finite("x0", x0)
-    if not tree.is_traced(x0, problem) and not problem.geometry.contains(x0):
+    inside = problem.geometry.contains(x0)
+    if not tree.is_traced(inside) and not inside:
         nearest = problem.geometry.project(x0)
         raise ValueError(f"x0 lies outside {type(problem.geometry).__name__}: got {x0}; the nearest point is {nearest}")
     return x0

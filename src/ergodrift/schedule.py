@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ergodrift import tree
 from ergodrift.geometry import Geometry
@@ -88,7 +89,7 @@ class AdaGrad:
 
     def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Energy:
         diameter = geometry.diameter(x) if self.diameter is None else self.diameter
-        if not tree.is_traced(diameter) and not jnp.isfinite(diameter):
+        if not tree.is_traced(diameter) and not np.isfinite(diameter):
             raise ValueError(
                 f"{type(geometry).__name__} has no finite diameter R with D(x, y) <= R^2, which this algorithm needs; "
                 "cut the domain (EntropySimplex(floor=...)) or pass diameter=..."
@@ -131,11 +132,10 @@ class Damped:
         gradients = (num_constraints + 1) * self.gradient_bound**2
         eta = radius / (gradients + 2 * num_constraints * self.constraint_bound**2) ** 0.5 / self.horizon**0.5
         room = 1 - 8 * eta**2 * gradients
-        if not tree.is_traced(room) and room < 0:
-            raise ValueError(
-                f"horizon={self.horizon} is too short for PD: it needs at least {self.horizon * (1 - room)}"
-            )
-        damping = eta * 2 * gradients / (1 + room**0.5)
+        if not tree.is_traced(room) and room < -1e-12:
+            least = int(np.ceil(self.horizon * (1 - room) - 1e-9))
+            raise ValueError(f"horizon={self.horizon} is too short for PD: it needs at least {least}")
+        damping = eta * 2 * gradients / (1 + jnp.maximum(room, 0) ** 0.5)
         kind = tree.dtype(x)
         return StepSizes(jnp.asarray(eta, kind), jnp.asarray(eta, kind), jnp.asarray(damping, kind))
 

@@ -52,6 +52,16 @@ def dtype(x: Any) -> Any:
     return jnp.result_type(*jax.tree.leaves(x))
 
 
+def cast(a: T, kind: Any) -> T:
+    """Floating arrays among the leaves in another precision; Python numbers take any."""
+
+    def leaf(value: Any) -> Any:
+        floating = hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating)
+        return value.astype(kind) if floating else value
+
+    return jax.tree.map(leaf, a)
+
+
 def select(ready: Any, new: T, old: T) -> T:
     """`new` where `ready`, else `old`, leaf by leaf."""
     return jax.tree.map(lambda a, b: jnp.where(ready, a, b), new, old)
