@@ -4,8 +4,8 @@ READY := .venv/.ready
 
 .PHONY: reproduce test bench lock clean
 
-reproduce: $(READY) ## run the demo of the core
-	$(BIN)/python examples/plot_demo.py
+reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
+	$(BIN)/ergodrift reproduce
 
 test: $(READY) ## lint, types, tests and doctests
 	$(BIN)/ruff check .

@@ -243,18 +243,22 @@ def test_levels_may_be_any_array(given):
 @pytest.mark.parametrize(
     "levels",
     [
-        None,
         jax.random.PRNGKey(3),  # two whole numbers, but not levels: no round would ever end
         jnp.array([0, 1]),
         jnp.array([-1, 1]),
         jnp.array([1.0, 2.0]),
         5,
     ],
-    ids=["none", "raw key", "zero", "negative", "floats", "scalar"],
+    ids=["raw key", "zero", "negative", "floats", "scalar"],
 )
 def test_what_cannot_be_levels_is_refused(levels):
-    with pytest.raises(ValueError, match="levels must be a jax.random.key, or whole numbers >= 1, one a round; got"):
+    with pytest.raises(ValueError, match=r"levels must be a jax\.random\.key, or whole numbers >= 1, one a round; got"):
         MultiLevel.with_cap(16).init(blank(), levels)
+
+
+def test_levels_must_come_from_somewhere():
+    with pytest.raises(ValueError, match="levels"):
+        MultiLevel.with_cap(16).init(blank(), None)
 
 
 @pytest.mark.parametrize(

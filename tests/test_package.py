@@ -11,7 +11,8 @@ PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
     "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator", "schedule", "method",
-    "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics",
+    "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics", "problems",
+    "experiments", "report", "cli",
 ]  # fmt: skip
 
 

@@ -50,7 +50,8 @@ class Method(abc.ABC):
     @jax.jit
     def step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
         """Take in the feedback of one sample at `state.x`."""
-        self = tree.cast(self, tree.dtype(state.x))  # the point's precision is the run's, whatever a sweep is over
+        # The point's precision is the run's, whatever a sweep is over and wherever feedback comes from.
+        self, feedback = tree.cast((self, feedback), tree.dtype(state.x))
         window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback)
         sizes = self.sizes(round_feedback)
         schedule, weights = self.schedule.weights(state.schedule, state.t + 1, sizes)

@@ -86,7 +86,8 @@ def run(
         algorithm: such as `edpp(tau_mix)`.
         problem: loss, constraints and domain.
         source: where samples come from.
-        x0: x_1, a point of the domain; any pytree of floating-point arrays. Its dtype is the run's.
+        x0: x_1, a point of the domain; any pytree of floating-point arrays. Its precision is the run's, data
+            included.
         num_samples: how many samples to take; all of a series unless given.
         seeds: a count or a list of integers. A seed gives the same path whatever runs beside it.
         record: how many records to keep, evenly spaced, or the sample counts to record at (0 is the start).
@@ -133,16 +134,30 @@ def run(
     else:
         starts = source.check_paths(paths, len(keys), num_samples)
     stops = np.union1d(grid, [num_samples])  # the solution is taken at the end, whether or not that is recorded
-    setup = loop.Setup(problem, method, source.stream(replay=paths is not None), jnp.asarray(stops, jnp.int32))
+    stream = tree.cast(source.stream(replay=paths is not None), tree.dtype(x0))
+    setup = loop.Setup(problem, method, stream, jnp.asarray(stops, jnp.int32))
     method.init(x0, num_constraints, jax.random.key(0))  # a schedule that does not fit says so here, before any work
     if levels is not None:
         _check_levels(method, levels, num_samples)
-    carry = loop.start(setup, x0, num_constraints, starts, level_keys(keys) if levels is None else levels)
+    levels = level_keys(keys) if levels is None else levels
+    if not tree.is_traced(setup, x0):
+        starts, levels = _spread((starts, levels), len(keys))
+    carry = loop.start(setup, x0, num_constraints, starts, levels)
     numbers = np.arange(len(keys)) if np.ndim(seeds) == 0 else np.asarray(seeds)
     records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
     return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
+
+
+def _spread(seeds: Any, count: int) -> Any:
+    """The seeds laid over as many devices as divide their number; each device then runs its share by itself."""
+    devices = jax.devices()
+    share = max(number for number in range(1, len(devices) + 1) if count % number == 0)
+    if share == 1:
+        return seeds
+    mesh = jax.sharding.Mesh(np.array(devices[:share]), ("seeds",))
+    return jax.device_put(seeds, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds")))
 
 
 def _drive(

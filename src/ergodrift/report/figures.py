@@ -1,0 +1,107 @@
+"""The paper's figures, with bands over seeds, as PNG and SVG. Needs matplotlib (the extra `plots`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# One colour an algorithm throughout: Okabe and Ito's, which colour-blind readers can tell apart; dashes tell them too.
+STYLES: dict[str, tuple[str, Any]] = {
+    "PD": ("#E69F00", "-"),
+    "PD2": ("#999999", (0, (1, 1))),
+    "DPP-T": ("#56B4E9", (0, (4, 2))),
+    "DPP-t": ("#0072B2", "-"),
+    "EDPP-T": ("#CC79A7", (0, (4, 2))),
+    "EDPP-t": ("#D55E00", "-"),
+    "MDPP": ("#009E73", "-"),
+    "ADPP": ("#000000", (0, (6, 2, 1, 2))),
+}
+# The paper's colours of (state, label).
+POINT_COLOURS = {
+    (0, 1): "purple", (0, -1): "gold", (1, 1): "blue", (1, -1): "orange", (2, 1): "green", (2, -1): "red",
+}  # fmt: skip
+
+
+def draw(results: dict[str, Any], rows: Any, folder: Path) -> list[Path]:
+    """Write all figures into a folder; returns their paths.
+
+    Args:
+        results: the content of `results.json`.
+        rows: the data, with X, y and state.
+        folder: where to write; it must exist.
+    """
+    from matplotlib.figure import Figure
+
+    written: list[Path] = []
+
+    def save(figure: Figure, name: str) -> None:
+        for suffix in ("png", "svg"):
+            path = folder / f"{name}.{suffix}"
+            # In an SVG the resolution is that of the 6,000 data points, which are kept as a picture to stay small.
+            figure.savefig(path, **({"dpi": 200} if suffix == "png" else {"dpi": 110, "metadata": {"Date": None}}))
+            written.append(path)
+
+    def panels(count: int) -> tuple[Figure, Any]:
+        figure = Figure(figsize=(5.2 * count, 3.9), layout="constrained")
+        return figure, figure.subplots(1, count, squeeze=False)[0]
+
+    figure, (axes,) = panels(1)
+    _points(axes, rows)
+    save(figure, "data")
+
+    figure, (left, right) = panels(2)
+    _curves(left, results, "gap", "optimality gap of x̄")
+    _curves(right, results, "gap", "enlarged", zoom=(5_000, 30_000))
+    save(figure, "gap")
+
+    figure, (axes,) = panels(1)
+    _curves(axes, results, "lagrangian_gap", "Lagrangian gap of x̄", log=True)
+    save(figure, "lagrangian_gap")
+
+    for name, label in [("infeasibility", "infeasibility of x̄"), ("violation", "cumulative violation")]:
+        figure, both = panels(2)
+        for number, axes in enumerate(both, 1):
+            _curves(axes, results, f"{name}_{number}", f"constraint {number} {label}")
+        save(figure, name)
+
+    figure, (axes,) = panels(1)
+    _curves(axes, results, "regret", "regret", leave_out=("PD2", "MDPP"))
+    save(figure, "regret")
+    return written
+
+
+def _points(axes: Any, rows: Any) -> None:
+    for (state, label), colour in POINT_COLOURS.items():
+        chosen = (rows.state == state) & (rows.y == label)
+        marker = "o" if label > 0 else "x"
+        axes.scatter(*rows.X[chosen].T, s=7, marker=marker, linewidths=0.6, alpha=0.5, color=colour, rasterized=True)
+        axes.scatter([], [], marker=marker, color=colour, label=f"state {state + 1}, label {label:+d}")
+    axes.set_title("data points by (state, label)")
+    axes.set_aspect("equal", "datalim")
+    axes.legend(fontsize=7, framealpha=0.9)
+
+
+def _curves(
+    axes: Any, results: dict[str, Any], metric: str, title: str, *, log: bool = False, zoom: Any = None,
+    leave_out: tuple[str, ...] = (),
+) -> None:  # fmt: skip
+    """Mean and 10-90 % band of every algorithm, with a line at zero where values have signs."""
+    samples = np.array(results["samples"])
+    window = slice(None) if zoom is None else (samples >= zoom[0]) & (samples <= zoom[1])
+    for name, found in results["algorithms"].items():
+        if name in leave_out:
+            continue
+        colour, dashes = STYLES[name]
+        summary = {kind: np.array(values)[window] for kind, values in found["summary"][metric].items()}
+        axes.plot(samples[window], summary["mean"], color=colour, linestyle=dashes, linewidth=1.4, label=name)
+        axes.fill_between(samples[window], summary["low"], summary["high"], color=colour, alpha=0.13, linewidth=0)
+    if log:
+        axes.set(xscale="log", yscale="log")
+    else:
+        axes.axhline(0, color="0.4", linewidth=0.8)
+    axes.set_title(title)
+    axes.set_xlabel("samples")
+    axes.grid(visible=True, alpha=0.25)
+    axes.legend(fontsize=7, ncols=2, framealpha=0.85)

@@ -1,0 +1,174 @@
+"""The report of a reproduced experiment: one HTML page that needs nothing but a browser."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+BADGES = {"holds": ("holds", "✓"), "does not hold": ("fails", "✕"), "depends": ("depends", "◐")}
+FINALS = {
+    "gap": "Optimality gap",
+    "lagrangian_gap": "Lagrangian gap",
+    "infeasibility_1": "Infeasibility 1",
+    "infeasibility_2": "Infeasibility 2",
+}
+SWATCH = '<svg class="swatch" viewBox="0 0 26 8" aria-hidden="true"><path d="M0 4H26"/></svg>'
+MINUS = "\N{MINUS SIGN}"
+
+
+def page(results: dict[str, Any], figures: dict[str, str]) -> str:
+    """The whole page, with the summaries of the curves in it but not the curves of the single seeds.
+
+    Args:
+        results: what `reproduce` returns, with its `claims` and its `table`.
+        figures: SVG by caption, set into the page as it is: it must be trusted.
+    """
+    algorithms = results["algorithms"]
+    parts = {
+        "summary": _summary(results),
+        "claims": _claims(results["claims"]),
+        "paper_table": _paper_table(results["table"]),
+        "final_table": _final_table(algorithms),
+        "toggles": "\n".join(_toggle(name) for name in algorithms),
+        "runs": _runs(algorithms),
+        "figures": "\n".join(_figure(*figure) for figure in figures.items()) or "<p>No figure was drawn.</p>",
+        "versions": escape(", ".join(f"{name} {version}" for name, version in results["versions"].items())),
+        "results": _embedded(results),
+    }
+
+    def fill(match: re.Match[str]) -> str:
+        """`{{claims}}` is a part of the page; `{{config.seeds}}` is a value of the results."""
+        group, _, key = match[1].partition(".")
+        return _value(results[group][key]) if key else parts[group]
+
+    template = files("ergodrift.report").joinpath("page.html").read_text(encoding="utf-8")
+    # In one pass: what looks like a placeholder in the text of a result stays text.
+    return re.sub(r"\{\{([\w.]+)\}\}", fill, template)
+
+
+def _summary(results: dict[str, Any]) -> str:
+    config, algorithms, claims = results["config"], results["algorithms"], results["claims"]
+    finals = {name: _final(found, "lagrangian_gap") for name, found in algorithms.items()}
+    best = min(finals, key=lambda name: finals[name][0] if math.isfinite(finals[name][0]) else math.inf)
+    count = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in BADGES}
+    return f"""
+<p>All {len(algorithms)} algorithms saw the same samples: {_plural(config["seeds"], "path")} of
+{config["samples"]:,} samples each, drawn from a chain with {len(config["angles"])} states, in the design
+“{_value(config["design"])}”.
+At the end <strong>{escape(best)}</strong> had the smallest mean Lagrangian gap of x̄, {_spread(*finals[best])}.</p>
+<p>Of the {_plural(len(claims), "claim")} of the paper that can be measured, <strong>{count["holds"]} hold</strong>,
+<strong>{count["does not hold"]} do not</strong>, and <strong>{count["depends"]} depend</strong> on the seed.</p>"""
+
+
+def _claims(claims: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for claim in claims:
+        kind, sign = BADGES[claim["verdict"]]
+        badge = f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {escape(claim["verdict"])}</span>'
+        seeds = f"{claim['wins']} of {claim['seeds']}"
+        rows.append([_prose(claim["claim"]), badge, seeds, _prose(claim["measured"])])
+    return _table("Claims of the paper", ["Claim", "Verdict", "Seeds", "Measured"], rows, "words claims")
+
+
+def _paper_table(table: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for row in table:
+        paper = "not reported" if row["paper"] is None else _number(row["paper"])
+        rows.append([_name(row["algorithm"]), paper, _spread(row["mean"], row["std"])])
+    return _table("Final infeasibility of constraint 1 at x̄", ["Algorithm", "Paper", "Here"], rows, "numbers")
+
+
+def _final_table(algorithms: dict[str, Any]) -> str:
+    rows = [[_name(name), *(_spread(*_final(found, key)) for key in FINALS)] for name, found in algorithms.items()]
+    return _table("Final values at x̄", ["Algorithm", *FINALS.values()], rows, "numbers")
+
+
+def _runs(algorithms: dict[str, Any]) -> str:
+    rows = []
+    for name, found in algorithms.items():
+        given = ", ".join(f"{escape(key)} = {_value(value)}" for key, value in found["parameters"].items())
+        rounds = round(sum(found["rounds"]) / len(found["rounds"]))
+        rows.append([_name(name), given or "none", f"{rounds:,}", f"{found['seconds']:.1f}"])
+    return _table("The runs", ["Algorithm", "Parameters", "Mean rounds", "Seconds"], rows, "words wide")
+
+
+def _figure(caption: str, svg: str) -> str:
+    # What stands before <svg, an XML declaration and a document type, has no place inside HTML.
+    drawing, text = svg[svg.index("<svg") :], escape(caption)
+    return f'<figure><div role="img" aria-label="{text}">{drawing}</div><figcaption>{text}</figcaption></figure>'
+
+
+def _embedded(results: dict[str, Any]) -> str:
+    """The numbers of the curves as JSON, which has no NaN: those become null, a break in the curve."""
+
+    def finite(values: Sequence[float]) -> list[float | None]:
+        return [value if math.isfinite(value) else None for value in values]
+
+    def drawn(summary: dict[str, Any]) -> dict[str, Any]:
+        return {key: {part: finite(parts[part]) for part in ("mean", "low", "high")} for key, parts in summary.items()}
+
+    algorithms = {name: drawn(found["summary"]) for name, found in results["algorithms"].items()}
+    data = {"samples": results["samples"], "algorithms": algorithms}
+    # Without any "<", no text in the data can close the element or open a comment.
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
+
+
+def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], kind: str) -> str:
+    """Cells are markup; the first of a row names it. The frame can scroll, so it takes the keyboard's focus."""
+    heads = "".join(f'<th scope="col">{text}</th>' for text in head)
+    body = "\n".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>' for first, *rest in rows
+    )
+    return f"""<div class="frame" role="region" aria-label="{caption}" tabindex="0"><table class="{kind}">
+<caption>{caption}</caption><thead><tr>{heads}</tr></thead>
+<tbody>{body}</tbody></table></div>"""
+
+
+def _name(algorithm: str) -> str:
+    return f'<span class="name" data-key="{escape(algorithm)}">{SWATCH}{escape(algorithm)}</span>'
+
+
+def _toggle(algorithm: str) -> str:
+    name = escape(algorithm)
+    return f'<button type="button" data-toggle="{name}" aria-pressed="true">{SWATCH}{name}</button>'
+
+
+def _prose(text: str) -> str:
+    """Text in which no line ends inside the name of an algorithm."""
+    return re.sub(r"\b[A-Z]+-[Tt]\b", r'<span class="nowrap">\g<0></span>', escape(text))
+
+
+def _final(found: dict[str, Any], metric: str) -> tuple[float, float]:
+    return found["summary"][metric]["mean"][-1], found["summary"][metric]["std"][-1]
+
+
+def _spread(mean: float, std: float) -> str:
+    return f'<span class="nowrap">{_number(mean)} <span class="std">± {_number(std)}</span></span>'
+
+
+def _number(value: float) -> str:
+    """Four decimals, as in the paper's table, but for large and small numbers; the page's script does the same."""
+    if not math.isfinite(value):
+        return "not finite"
+    size = abs(value)
+    if 0 < size < 0.001:
+        return f"{value:.2e}".replace("e-0", "e-").replace("-", MINUS)
+    digits = 0 if size >= 1000 else 2 if size >= 10 else 4
+    return f"{value:,.{digits}f}".replace("-", MINUS)
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(_value(entry) for entry in value)
+    if isinstance(value, float):
+        return f"{value:.6g}".replace("-", MINUS)
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))
