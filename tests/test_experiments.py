@@ -235,3 +235,17 @@ def test_debug_shows_the_traceback(tmp_path):
 def test_a_configuration_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().seeds = 3  # type: ignore[misc]
+
+
+def test_figures_and_page_use_the_same_colours_and_dashes():
+    import re
+    from importlib.resources import files
+
+    from ergodrift.report.figures import STYLES
+
+    css = (files("ergodrift.report") / "page.html").read_text()
+    for name, (colour, dashes) in STYLES.items():
+        rule = re.search(rf'\[data-key="{name}"\]\) {{ --colour: (\S+); --dash: ([\d ]+|none); }}', css)
+        assert rule is not None, name
+        assert rule[1] == colour or name == "ADPP"  # black in light, white in dark
+        assert rule[2] == ("none" if dashes == "-" else " ".join(map(str, dashes[1])))

@@ -79,6 +79,7 @@ def _final(results: dict[str, Any], name: str, metric: str) -> np.ndarray:
 def _entry(claim: str, metric: str, values: dict[str, np.ndarray], true: np.ndarray) -> dict[str, Any]:
     wins, seeds = int(true.sum()), len(true)
     verdict = {seeds: "holds", 0: "does not hold"}.get(wins, "depends")
-    means = ", ".join(f"{name} {found.mean():+.3g}" for name, found in values.items())
-    measured = f"true on {wins} of {seeds} seeds; mean final {NAMES[metric]}: {means}"
+    digits = "+,.0f" if max(np.abs(found).max() for found in values.values()) >= 10 else "+.4f"
+    means = ", ".join(f"{name} {found.mean():{digits}}" for name, found in values.items())
+    measured = f"mean final {NAMES[metric]}: {means}"
     return {"claim": claim, "measured": measured, "verdict": verdict, "wins": wins, "seeds": seeds}

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
-# One colour an algorithm throughout: Okabe and Ito's, which colour-blind readers can tell apart; dashes tell them too.
+# One colour and one dash pattern an algorithm, the same as on the page. The colours are Okabe and Ito's, which
+# colour-blind readers can tell apart.
 STYLES: dict[str, tuple[str, Any]] = {
-    "PD": ("#E69F00", "-"),
-    "PD2": ("#999999", (0, (1, 1))),
-    "DPP-T": ("#56B4E9", (0, (4, 2))),
-    "DPP-t": ("#0072B2", "-"),
-    "EDPP-T": ("#CC79A7", (0, (4, 2))),
+    "PD": ("#E69F00", (0, (7, 3))),
+    "PD2": ("#999999", (0, (2, 3))),
+    "DPP-T": ("#56B4E9", (0, (11, 4))),
+    "DPP-t": ("#0072B2", (0, (4, 2))),
+    "EDPP-T": ("#CC79A7", (0, (9, 3, 2, 3))),
     "EDPP-t": ("#D55E00", "-"),
-    "MDPP": ("#009E73", "-"),
-    "ADPP": ("#000000", (0, (6, 2, 1, 2))),
+    "MDPP": ("#009E73", (0, (12, 3, 2, 3, 2, 3))),
+    "ADPP": ("#000000", (0, (1, 2))),
 }
 # The paper's colours of (state, label).
 POINT_COLOURS = {
@@ -95,7 +96,7 @@ def _curves(
             continue
         colour, dashes = STYLES[name]
         summary = {kind: np.array(values)[window] for kind, values in found["summary"][metric].items()}
-        axes.plot(samples[window], summary["mean"], color=colour, linestyle=dashes, linewidth=1.4, label=name)
+        axes.plot(samples[window], summary["mean"], color=colour, linestyle=dashes, linewidth=1.3, label=name)
         axes.fill_between(samples[window], summary["low"], summary["high"], color=colour, alpha=0.13, linewidth=0)
     if log:
         axes.set(xscale="log", yscale="log")
