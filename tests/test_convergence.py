@@ -1,5 +1,7 @@
 """Rates: fitted slopes of gap and infeasibility in T and in tau_mix against theorem 3 (Slater's condition holds)."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ PROBLEM = ed.Problem(
 )
 
 
-def errors(algorithm, stay):
+def errors(algorithm: Any, stay: float) -> Any:
     """Root mean squares over seeds of the gap and of the first constraint of x̄, at each of SAMPLES.
 
     Theorem 3 bounds expectations of signed quantities; their root mean square is larger, and has no sign to hide in.

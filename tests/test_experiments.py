@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -30,8 +31,8 @@ def test_the_reference_agrees_with_an_independent_convex_solver():
     experiment = Experiment.prepare(configure())
     rows = experiment.rows
     features = np.hstack([rows.X, np.ones((len(rows.X), 1))])
-    x = cp.Variable(3)
-    loss = cp.sum(cp.logistic(cp.multiply(-rows.y, features @ x))) / len(rows.y)
+    x: Any = cp.Variable(3)
+    loss: Any = cp.sum(cp.logistic(cp.multiply(-rows.y, features @ x))) / len(rows.y)
     covariance = ((rows.z - rows.z.mean()) @ features / len(rows.y)) @ x
     cp.Problem(cp.Minimize(loss), [cp.abs(covariance) <= 0.5, cp.norm(x, 2) <= 5]).solve(solver=cp.CLARABEL)
     np.testing.assert_allclose(experiment.reference.x, x.value, atol=1e-6)

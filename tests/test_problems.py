@@ -1,5 +1,8 @@
 """The fairness problem and its synthetic data."""
 
+import re
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,8 +88,6 @@ def test_the_mean_of_the_sensitive_feature_is_shared_by_all_states():
     ],
 )
 def test_bad_rows_are_refused_by_name(change, message):
-    import re
-
     with pytest.raises(ValueError, match=re.escape(message)):
         fairness(**{**ROWS._asdict(), **change})
 
@@ -104,8 +105,9 @@ def test_the_sensitive_feature_follows_its_law():
     """Among rows whose probability of z = 1 is near q, a share near q has z = 1."""
     rows = synthetic(1, points=20_000, angles=(0.0,), scale=1.0)
     turned = np.stack([-rows.X[:, 1], rows.X[:, 0]], axis=1)  # by +90 degrees
-    up = multivariate_normal([2, 2], [[5, 1], [1, 5]]).pdf(turned)
-    down = multivariate_normal([-2, -2], [[10, 1], [1, 3]]).pdf(turned)
+    normal: Any = multivariate_normal
+    up = normal([2, 2], [[5, 1], [1, 5]]).pdf(turned)
+    down = normal([-2, -2], [[10, 1], [1, 3]]).pdf(turned)
     probability = up / (up + down)
     for low in np.arange(0, 1, 0.1):
         chosen = (probability >= low) & (probability < low + 0.1)

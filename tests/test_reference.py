@@ -1,3 +1,5 @@
+from typing import Any
+
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,7 @@ def constraints(x, xi):
     return xi["G"] @ x + xi["h"]
 
 
-def by_cvxpy(domain, weights=None, every=False, slack=0.0):
+def by_cvxpy(domain, weights=None, every=False, slack=0.0) -> Any:
     """The same problem in another modelling language, with another solver (Clarabel, an interior-point method)."""
     x = cp.Variable(DIM)
     mu, offsets = CHAIN.stationary, DATA["h"] - slack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import multivariate_normal
@@ -54,7 +54,8 @@ def synthetic(
     X, y, z, states = [], [], [], []
     for state, angle in enumerate(angles):
         mean = _rotation(angle) @ (check.number("scale", scale, above=0) * MEAN)
-        clusters = {label: multivariate_normal(label * mean, cov) for label, cov in COVARIANCES.items()}
+        normal: Any = multivariate_normal  # scipy's stubs take the covariance for a number
+        clusters = {label: normal(label * mean, cov) for label, cov in COVARIANCES.items()}
         rows = np.concatenate([rng.multivariate_normal(c.mean, c.cov, size=points) for c in clusters.values()])
         turned = rows @ _rotation(phi).T
         odds = np.exp(clusters[-1.0].logpdf(turned) - clusters[1.0].logpdf(turned))

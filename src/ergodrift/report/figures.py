@@ -38,11 +38,10 @@ def draw(results: dict[str, Any], rows: Any, folder: Path) -> list[Path]:
     written: list[Path] = []
 
     def save(figure: Figure, name: str) -> None:
-        for suffix in ("png", "svg"):
-            path = folder / f"{name}.{suffix}"
-            # In an SVG the resolution is that of the 6,000 data points, which are kept as a picture to stay small.
-            figure.savefig(path, **({"dpi": 200} if suffix == "png" else {"dpi": 110, "metadata": {"Date": None}}))
-            written.append(path)
+        # In an SVG the resolution is that of the 6,000 data points, which are kept as a picture to stay small.
+        figure.savefig(folder / f"{name}.png", dpi=200)
+        figure.savefig(folder / f"{name}.svg", dpi=110, metadata={"Date": None})
+        written.extend(folder / f"{name}.{suffix}" for suffix in ("png", "svg"))
 
     def panels(count: int) -> tuple[Figure, Any]:
         figure = Figure(figsize=(5.2 * count, 3.9), layout="constrained")
