@@ -45,7 +45,7 @@ class Problem:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
         loss, loss_grad = jax.value_and_grad(self.loss)(x, xi)
         constraints, constraint_jac = value_and_jacobian(lambda y: self.constraints(y, xi), x)
-        return tree.cast(Feedback(loss, loss_grad, constraints, constraint_jac), tree.dtype(x))
+        return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
 
     def check(self, x: Any, xi: Any) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""

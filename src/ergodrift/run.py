@@ -233,6 +233,9 @@ def _point(problem: Problem, x0: Any) -> Any:
     x0 = jax.tree.map(jnp.asarray, x0)
     if not jax.tree.leaves(x0) or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(x0)):
         raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}; write jnp.zeros(3), not a list of integers")
+    kinds = sorted({leaf.dtype.name for leaf in jax.tree.leaves(x0)})
+    if len(kinds) > 1:
+        raise TypeError(f"x0 must hold arrays of one precision, got {' and '.join(kinds)}")
     problem.geometry.check(x0)
     check.finite("x0", x0)
     inside = problem.geometry.contains(x0)
