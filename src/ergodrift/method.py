@@ -36,6 +36,8 @@ class Method(abc.ABC):
         """
         x = jax.tree.map(jnp.asarray, x0)
         kind = tree.dtype(x)
+        if not jnp.issubdtype(kind, jnp.floating):
+            raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}")
         self = tree.cast(self, kind)
         rows = jax.tree.map(lambda leaf: jnp.zeros((num_constraints, *leaf.shape), leaf.dtype), x)
         zero = Feedback(jnp.zeros((), kind), jax.tree.map(jnp.zeros_like, x), jnp.zeros(num_constraints, kind), rows)

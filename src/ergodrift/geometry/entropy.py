@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jax.scipy.special import rel_entr
+from jax.scipy.special import kl_div
 
 from ergodrift import check, tree
 from ergodrift.geometry.base import Geometry, size
@@ -53,7 +53,7 @@ class EntropySimplex(Geometry):
         return unravel(floor + project_simplex(flat - floor, 1 - flat.size * floor))
 
     def bregman(self, x: X, y: X) -> Any:
-        return 2 * jnp.sum(rel_entr(ravel_pytree(x)[0], ravel_pytree(y)[0]))
+        return 2 * jnp.sum(kl_div(ravel_pytree(x)[0], ravel_pytree(y)[0]))
 
     def norm(self, x: Any) -> Any:
         return jnp.sum(jnp.abs(ravel_pytree(x)[0]))

@@ -89,7 +89,7 @@ def _curves(
 ) -> None:  # fmt: skip
     """Mean and 10-90 % band of every algorithm, with a line at zero where values have signs."""
     samples = np.array(results["samples"])
-    window = slice(None) if zoom is None else (samples >= zoom[0]) & (samples <= zoom[1])
+    window = (samples >= zoom[0]) & (samples <= zoom[1]) if zoom else samples > 0
     for name, found in results["algorithms"].items():
         if name in leave_out:
             continue
@@ -101,7 +101,17 @@ def _curves(
         axes.set(xscale="log", yscale="log")
     else:
         axes.axhline(0, color="0.4", linewidth=0.8)
+        axes.set_ylim(*_limits(results, metric, window & (samples >= samples[-1] / 100), leave_out))
     axes.set_title(title)
     axes.set_xlabel("samples")
     axes.grid(visible=True, alpha=0.25)
-    axes.legend(fontsize=7, ncols=2, framealpha=0.85)
+    axes.legend(fontsize=7, ncols=2, framealpha=0.85, handlelength=3.4)
+
+
+def _limits(results: dict[str, Any], metric: str, window: Any, leave_out: tuple[str, ...]) -> tuple[float, float]:
+    """Vertical limits that hold all bands but those of the first hundredth, which would dwarf the rest."""
+    shown = [found["summary"][metric] for name, found in results["algorithms"].items() if name not in leave_out]
+    low = min(0.0, *(np.array(summary["low"])[window].min(initial=0.0) for summary in shown))
+    high = max(0.0, *(np.array(summary["high"])[window].max(initial=0.0) for summary in shown))
+    margin = 0.06 * (high - low) or 1.0
+    return low - margin, high + margin
