@@ -370,3 +370,32 @@ def test_an_infinite_hyperparameter_is_refused_as_such(value):
 @pytest.mark.parametrize("make", [lambda: ed.edpp(1), lambda: ed.edpp(1, beta=0.5, horizon=1), lambda: ed.mdpp(cap=1)])
 def test_the_ends_of_the_ranges_are_allowed(make):
     assert isinstance(make(), ed.Algorithm)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_nan_gradient_behind_a_finite_loss_stops_every_algorithm(name):
+    """||x - xi|| has the gradient 0 / 0 where x = xi; the loss there is 0."""
+    source = ed.IIDSource(np.zeros((1, 2)))
+    problem = ed.Problem(lambda x, xi: jnp.linalg.norm(x - xi), lambda x, xi: x[:2] - 0.3, ed.Ball(2.0))
+    with pytest.raises(ed.NonFiniteError, match="loss_grad"):
+        ed.run(ALGORITHMS[name](1.0), problem, source, x0=np.zeros(2), num_samples=200)
+
+
+def test_the_loop_is_compiled_once_for_all_numbers():
+    """Counted in the cache of the loop itself: the problem's own functions are cached apart from it."""
+    from ergodrift import loop
+
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.3, ed.Ball(2.0))
+
+    def go(algorithm, num_samples=100, seeds=(0, 1), radius=2.0, data=1.0):
+        changed = ed.Problem(problem.loss, problem.constraints, ed.Ball(radius))
+        rows = ed.IIDSource(np.full((4, 2), data))
+        ed.run(algorithm, changed, rows, x0=np.zeros(2), num_samples=num_samples, seeds=list(seeds), record=5)
+
+    go(ed.edpp(2.0))
+    go(ed.mdpp(1.0))
+    before = loop.advance_in_place._cache_size()
+    go(ed.edpp(7.0, beta=0.3), num_samples=5000, seeds=(5, 9), radius=3.0, data=0.5)
+    go(ed.dpp())
+    go(ed.mdpp(3.0, beta=0.2, cap=64, add_delta=False))
+    assert loop.advance_in_place._cache_size() == before

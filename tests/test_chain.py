@@ -461,3 +461,20 @@ def test_five_thousand_sparse_states():
     moves = (path[1:] - path[:-1]) % size
     assert set(moves) == {0, 1, size - 1}
     assert abs(np.mean(moves == 0) - 0.5) < 4.5 * np.sqrt(0.25 / 20_000)
+
+
+def test_a_large_walk_knows_its_law_and_refuses_what_needs_a_dense_matrix():
+    size = 30_000
+    ring = sp.diags_array([np.ones(size - 1)] * 2, offsets=[-1, 1]).tolil()
+    ring[0, size - 1] = ring[size - 1, 0] = 1
+    chain = MarkovChain.from_graph(ring.tocsr())
+    np.testing.assert_array_equal(chain.stationary, np.full(size, 1 / size))
+    with pytest.raises(ValueError, match="30000 states are too many"):
+        chain.mixing_time()
+
+
+@pytest.mark.parametrize("kind", ["metropolis", "max_degree", "lazy", "simple"])
+def test_the_law_that_a_walk_knows_is_the_one_its_matrix_has(kind):
+    weights = np.array([[0, 1, 2, 0], [1, 0, 1, 0], [2, 1, 0, 3], [0, 0, 3, 0]], dtype=float)
+    chain = MarkovChain.from_graph(weights, kind=kind)
+    np.testing.assert_allclose(chain.stationary, MarkovChain(chain.P).stationary, rtol=1e-10)

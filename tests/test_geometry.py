@@ -583,3 +583,14 @@ def test_check_passes_points_that_fit(case):
 def test_check_passes_a_floor_just_below_the_uniform_law():
     EntropySimplex(0.2499).check(jnp.ones(4))
     jax.vmap(lambda floor: (EntropySimplex(floor).check(jnp.ones(4)), floor)[1])(jnp.array([0.1, 0.2]))
+
+
+def test_an_entropy_step_recovers_from_where_it_could_have_underflowed():
+    """Ten thousand steps away from an entry and as many back: it must not be lost on the way."""
+    domain = EntropySimplex()
+    for start in ([0.3, 0.3, 0.4], [1.0, 0.0, 0.0]):
+        x = jnp.array(start)
+        for sign in (1.0, -1.0):
+            for _ in range(3):
+                x = domain.prox(x, jnp.array([0.0, 0.0, sign * 1000.0]), 0.5)
+        assert x[2] > 0.99

@@ -507,3 +507,36 @@ def test_the_point_lives_in_a_mapping_as_in_a_vector():
         parts_state, _ = parts.step(parts_state, problem.feedback(parts_state.x, xi))
     assert_close(vector(parts_state.x), whole_state.x)
     assert_close(parts_state.queue, whole_state.queue)
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("constraints", jnp.zeros(3)),
+        ("constraints", jnp.zeros(())),
+        ("loss_grad", jnp.zeros(2)),
+        ("constraint_jac", jnp.zeros((1, 3))),
+        ("loss", jnp.zeros(1)),
+    ],
+)
+def test_feedback_that_does_not_fit_the_state_is_refused(change, value):
+    problem = ed.Problem(lambda x, xi: jnp.sum(x), lambda x, xi: x[:2], ed.Ball(1.0))
+    method = ed.edpp(2.0).bind(problem)
+    state = method.init(jnp.zeros(3), num_constraints=2)
+    with pytest.raises(ValueError, match="feedback does not fit the state"):
+        method.step(state, problem.feedback(state.x, 0.0)._replace(**{change: value}))
+
+
+@pytest.mark.parametrize(
+    ("x0", "count", "message"),
+    [
+        (jnp.full(3, 9.0), 2, "x0 lies outside Ball"),
+        (jnp.full(3, jnp.nan), 2, "x0 holds nan"),
+        (jnp.zeros(3, int), 2, "x0 must hold floating-point arrays"),
+        (jnp.zeros(3), 0, "num_constraints must be between 1 and"),
+    ],
+)
+def test_a_method_refuses_what_a_run_would_refuse(x0, count, message):
+    problem = ed.Problem(lambda x, xi: jnp.sum(x), lambda x, xi: x[:2], ed.Ball(1.0))
+    with pytest.raises((TypeError, ValueError), match=message):
+        ed.adpp().bind(problem).init(x0, count)

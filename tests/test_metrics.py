@@ -136,3 +136,9 @@ def test_expectations_at_one_point_and_over_a_law_longer_than_a_batch():
     value, over = expectations(problem, series, np.array([2.0]))
     np.testing.assert_allclose(value, 999.0)
     np.testing.assert_allclose(over, [2 - 499.5, 499.5])
+
+
+def test_a_reference_for_every_sample_has_no_lagrangian_gap():
+    every = ed.solve_reference(PROBLEM, SOURCE, every=True)
+    with pytest.raises(ValueError, match="reference was solved with every=True"):
+        metrics.evaluate(RESULT, PROBLEM, SOURCE, every)

@@ -156,3 +156,32 @@ def test_a_length_that_slicing_would_accept_is_not_guessed():
 def test_bad_loss_weights_are_refused(weights):
     with pytest.raises(ValueError, match="loss_weights must be 5 weights"):
         ed.solve_reference(ed.Problem(loss, constraints, ed.Ball(1.0)), SOURCE, loss_weights=weights)
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e6])
+def test_the_units_of_loss_and_constraints_do_not_matter(factor):
+    problem = ed.Problem(lambda x, xi: factor * loss(x, xi), lambda x, xi: constraints(x, xi) / factor, ed.Ball(0.3))
+    plain = ed.solve_reference(ed.Problem(loss, constraints, ed.Ball(0.3)), SOURCE)
+    scaled = ed.solve_reference(problem, SOURCE)
+    np.testing.assert_allclose(scaled.x, plain.x, atol=1e-7)
+    np.testing.assert_allclose(scaled.multipliers, factor**2 * plain.multipliers, rtol=1e-5)
+
+
+def test_a_kink_that_the_solver_starts_on_is_not_taken_for_an_optimum():
+    source = ed.IIDSource(np.array([[1.0, 2.0], [3.0, 0.0]]))
+    kinked = ed.Problem(
+        lambda x, xi: jnp.linalg.norm(x - xi + jnp.array([1.0, 2.0])), lambda x, xi: x[:1] - xi[:1] / 2, ed.Ball(9.0)
+    )
+    with pytest.raises(ValueError, match="KKT residual of nan"):
+        ed.solve_reference(kinked, source)  # its gradient at 0 is 0 / 0
+    assert ed.solve_reference(kinked, source, np.array([0.5, 0.5])).kkt_residual < 1e-6
+
+
+def test_a_zip_loss_that_reads_the_other_source_is_refused():
+    source = ed.Zip(ed.SeriesSource(np.ones(3)), ed.IIDSource(np.ones(2)))
+    crossed = ed.Problem(lambda x, xi: (x[0] - xi[0] - xi[1]) ** 2, lambda x, xi: x - xi[1], ed.Ball(1.0))
+    with pytest.raises(ValueError, match=r"loss reads xi\[1\], but in a Zip it may read xi\[0\] only"):
+        ed.solve_reference(crossed, source, np.zeros(1))
+    crossed = ed.Problem(lambda x, xi: (x[0] - xi[0]) ** 2, lambda x, xi: x - xi[0], ed.Ball(1.0))
+    with pytest.raises(ValueError, match=r"constraints reads xi\[0\]"):
+        ed.solve_reference(crossed, source, np.zeros(1))

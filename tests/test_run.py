@@ -119,15 +119,15 @@ def test_float32_means_stay_right_over_many_rounds():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"algorithm": "edpp"}, TypeError, "algorithm must be a Algorithm, got str: 'edpp'"),
-        ({"problem": None}, TypeError, "problem must be a Problem"),
-        ({"source": POINTS}, TypeError, "source must be a Source, got ndarray"),
+        ({"algorithm": "edpp"}, TypeError, "algorithm must be of type Algorithm, got str: 'edpp'"),
+        ({"problem": None}, TypeError, "problem must be of type Problem"),
+        ({"source": POINTS}, TypeError, "source must be of type Source, got ndarray"),
         ({"x0": np.array([3.0, 4.0])}, ValueError, "x0 lies outside Ball: got [3. 4.]; the nearest point is [1.2 1.6]"),
         ({"x0": np.array([0.0, np.nan])}, ValueError, "x0 holds nan at index (1,)"),
         ({"x0": np.array([0, 0])}, TypeError, "x0 must hold floating-point arrays"),
         ({"x0": {"w": np.zeros(2)}}, ValueError, "loss(x, xi) fails for shapes x {'w': (2,)}"),
         ({"x0": np.zeros(3)}, ValueError, "loss(x, xi) fails for shapes x (3,), xi (2,)"),
-        ({"num_samples": 0}, ValueError, "num_samples must be between 1 and 2147483647, got 0"),
+        ({"num_samples": 0}, ValueError, "num_samples must be between 1 and 2147483584, got 0"),
         ({"num_samples": 2.5}, TypeError, "num_samples must be a whole number, got 2.5"),
         ({"num_samples": None}, ValueError, "num_samples must be given: this source never ends"),
         ({"seeds": 0}, ValueError, "seeds must be between 1 and 2147483647, got 0"),
@@ -270,6 +270,18 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, change):
     run(checkpoint=tmp_path / "run.npz")
     with pytest.raises(ValueError, match="belongs to a run with other arguments"):
         run(checkpoint=tmp_path / "run.npz", **change)
+
+
+def test_a_checkpoint_of_another_domain_is_refused(tmp_path):
+    run(checkpoint=tmp_path / "run.npz")
+    problem = ed.Problem(squares, halfspace, ed.L1Ball(2.0))  # the same numbers, another class
+    with pytest.raises(ValueError, match="belongs to a run with other arguments"):
+        run(checkpoint=tmp_path / "run.npz", problem=problem)
+
+
+def test_a_checkpoint_is_refused_where_it_cannot_be_kept(tmp_path):
+    with pytest.raises(ValueError, match="checkpoint cannot be kept while run is traced"):
+        jax.vmap(lambda tau: run(algorithm=ed.edpp(tau), checkpoint=tmp_path / "run.npz").solution)(jnp.ones(2))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])

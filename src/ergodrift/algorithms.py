@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -139,7 +140,7 @@ def pd2(gradient_bound: Any, beta: Any = 0.5, radius: Any = None, aggregate: str
         _positive("radius", radius),
     )
     check.choice("aggregate", aggregate, ("vector", "max"))
-    return Algorithm("PD2", lambda *parts: PrimalDual(*parts, aggregate=aggregate), schedule)
+    return Algorithm("PD2", functools.partial(PrimalDual, aggregate=aggregate), schedule)
 
 
 def _positive(name: str, value: Any) -> Any:

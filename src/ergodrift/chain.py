@@ -66,8 +66,9 @@ class MarkovChain:
             raise ValueError(f"graph: node {int(np.argmin(degree))} has no edge out of it; a walk cannot leave it")
         rows, cols = weights.nonzero()
         values = np.asarray(weights[rows, cols]).ravel()
+        symmetric = abs(weights - weights.T).max() <= 1e-12 * abs(weights).max()
         if kind in ("metropolis", "max_degree"):
-            if abs(weights - weights.T).max() > 1e-12 * abs(weights).max():
+            if not symmetric:
                 raise ValueError(f"graph: kind={kind!r} needs a symmetric adjacency matrix; use 'simple' or 'lazy'")
             bound = np.maximum(degree[rows], degree[cols]) if kind == "metropolis" else degree.max()
             moves = sp.csr_array((values / (1 + bound), (rows, cols)), shape=weights.shape)
@@ -76,7 +77,11 @@ class MarkovChain:
             P = sp.csr_array((values / degree[rows], (rows, cols)), shape=weights.shape)
             P = (P + sp.eye_array(len(degree))) / 2 if kind == "lazy" else P
         P = sp.csr_array(P)
-        return MarkovChain(P.toarray() if len(degree) <= DENSE_LIMIT else P)
+        chain = MarkovChain(P.toarray() if len(degree) <= DENSE_LIMIT else P)
+        if symmetric:  # the law is known, and on a large graph costs much to find
+            law = np.ones(len(degree)) if kind in ("metropolis", "max_degree") else degree
+            chain.__dict__["stationary"] = law / law.sum()
+        return chain
 
     @property
     def num_states(self) -> int:
@@ -197,6 +202,10 @@ class MarkovChain:
         return Transitions.from_matrix(self.P)
 
     def _dense(self) -> np.ndarray:
+        if self.num_states > 20_000:
+            raise ValueError(
+                f"exact mixing times and spectra need a dense matrix; {self.num_states} states are too many"
+            )
         return self.P.toarray() if sp.issparse(self.P) else self.P
 
     def _reversible_distance(self, t: int) -> float:

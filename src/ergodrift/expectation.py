@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift.problem import Problem
-from ergodrift.source import Law, Source
+from ergodrift.source import Law, Source, Zip
 
 BATCH = 256  # points of a law evaluated side by side: a long series does not fit into memory at once
 
@@ -52,11 +52,26 @@ def expectations(problem: Problem, source: Source, x: Any, axes: int = 0) -> tup
         Expected losses with those axes, and expected constraints with one axis more.
     """
     shape = np.shape(jax.tree.leaves(x)[0])[:axes]
+    check_parts(problem, source, jax.tree.map(lambda leaf: leaf[(0,) * axes], x))
     with jax.enable_x64(True):
         points = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[axes:]), wide(x))
         found = _expectations(problem, wide(source.loss_law), wide(source.constraint_law), points)
         losses, constraints = map(np.asarray, found)
     return losses.reshape(shape), constraints.reshape(*shape, -1)
+
+
+def check_parts(problem: Problem, source: Source, x: Any) -> None:
+    """With a `Zip`, each function is averaged over its own source alone; raise where it reads the other's samples."""
+    if not isinstance(source, Zip):
+        return
+    for name, function, other in [("loss", problem.loss, 1), ("constraints", problem.constraints, 0)]:
+        xi = source.example
+        jaxpr = jax.make_jaxpr(function)(x, xi).jaxpr
+        first = len(jax.tree.leaves(x)) + (len(jax.tree.leaves(xi[0])) if other else 0)
+        inputs = jaxpr.invars[first : first + len(jax.tree.leaves(xi[other]))]
+        used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+        if any(id(variable) in used for variable in inputs):
+            raise ValueError(f"{name} reads xi[{other}], but in a Zip it may read xi[{1 - other}] only")
 
 
 @jax.jit

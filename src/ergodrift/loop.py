@@ -186,6 +186,7 @@ class Fault(NamedTuple):
     constraint_jac: Any
     x: Any
     queue: Any
+    weights: Any
 
 
 def _finite(value: Any) -> Any:
@@ -194,8 +195,8 @@ def _finite(value: Any) -> Any:
 
 @jax.jit
 def healthy(carry: Carry) -> Any:
-    """For each seed, whether its point, queue and sums are finite: once something is not, the sums never recover."""
-    return jax.vmap(lambda one: _finite((one.state.x, one.state.queue, one.recent, one.settled[0])))(carry)
+    """For each seed, whether its point, queue, weights and sums are finite; once a sum is not, it never recovers."""
+    return jax.vmap(lambda one: _finite((one.state.x, one.state.queue, one.weights, one.recent, one.settled[0])))(carry)
 
 
 @jax.jit
@@ -208,11 +209,13 @@ def locate(setup: Setup, carry: Carry, position: Any, limit: Any) -> tuple[Any, 
         xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[position % BLOCK], carry.indices))
         feedback = setup.problem.feedback(carry.state.x, xi)
         carry = take_sample(setup, carry, position)
-        fault = Fault(*(~_finite(part) for part in (*feedback, carry.state.x, carry.state.queue)))
+        fault = Fault(*(~_finite(part) for part in (*feedback, carry.state.x, carry.state.queue, carry.weights)))
         return carry, position + 1, fault
 
     def fine(loop: Any) -> Any:
         return ~jnp.any(jnp.stack(loop[2])) & (loop[1] < limit)
 
-    carry, position, fault = jax.lax.while_loop(fine, onward, (carry, position, Fault(*[jnp.array(False)] * 6)))
+    carry, position, fault = jax.lax.while_loop(
+        fine, onward, (carry, position, Fault(*[jnp.array(False)] * len(Fault._fields)))
+    )
     return position, carry.state.t, fault

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ergodrift import tree
+from ergodrift import check, tree
 from ergodrift.estimator import Estimator
 from ergodrift.geometry import Geometry
 from ergodrift.schedule import Schedule
@@ -34,10 +34,9 @@ class Method(abc.ABC):
             num_constraints: n.
             levels: for methods that draw random levels, a `jax.random.key` or an array of levels, one a round.
         """
-        x = jax.tree.map(jnp.asarray, x0)
+        x = checked_point(self.geometry, x0)
+        num_constraints = check.integer("num_constraints", num_constraints, at_least=1)
         kind = tree.dtype(x)
-        if not jnp.issubdtype(kind, jnp.floating):
-            raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}")
         self = tree.cast(self, kind)
         rows = jax.tree.map(lambda leaf: jnp.zeros((num_constraints, *leaf.shape), leaf.dtype), x)
         zero = Feedback(jnp.zeros((), kind), jax.tree.map(jnp.zeros_like, x), jnp.zeros(num_constraints, kind), rows)
@@ -52,6 +51,7 @@ class Method(abc.ABC):
     @jax.jit
     def step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
         """Take in the feedback of one sample at `state.x`."""
+        self._check_shapes(state, feedback)
         # The point's precision is the run's, whatever a sweep is over and wherever feedback comes from.
         self, feedback = tree.cast((self, feedback), tree.dtype(state.x))
         window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback)
@@ -69,6 +69,17 @@ class Method(abc.ABC):
 
     def num_multipliers(self, num_constraints: int) -> int:
         return num_constraints
+
+    def _check_shapes(self, state: State, feedback: Feedback) -> None:
+        """Feedback from elsewhere must fit the state; broadcasting would hide that it does not."""
+        shape = jnp.shape(feedback.constraints)
+        wanted = Feedback((), jax.tree.map(jnp.shape, state.x), shape, jax.tree.map(lambda x: shape + x.shape, state.x))
+        found = Feedback(*(jax.tree.map(jnp.shape, part) for part in feedback))
+        if found != wanted or len(shape) != 1 or state.queue.shape != (self.num_multipliers(*shape),):
+            raise ValueError(
+                f"feedback does not fit the state: x has shapes {wanted.loss_grad} and the queue {state.queue.shape}, "
+                f"feedback has {found}"
+            )
 
     @abc.abstractmethod
     def update(self, x: Any, queue: jax.Array, feedback: Feedback, weights: Any) -> tuple[Any, jax.Array]:
@@ -91,7 +102,7 @@ class DriftPlusPenalty(Method):
         drift = tree.pullback(queue, feedback.constraint_jac)
         direction = jax.tree.map(lambda grad, pull: weights.penalty * grad + pull, feedback.loss_grad, drift)
         # Appendix C: S_t, and with it alpha_t, is 0 until the first feedback that is not; then x stays where it is.
-        moving = weights.proximity > 0
+        moving = weights.proximity != 0  # so that a NaN moves x, and is seen
         target = self.geometry.prox(x, direction, jnp.where(moving, weights.proximity, 1))
         x_next = tree.select(moving, target, x)
         change = tree.pushforward(feedback.constraint_jac, tree.subtract(x_next, x))
@@ -124,3 +135,20 @@ class PrimalDual(Method):
         direction = tree.add(feedback.loss_grad, tree.pullback(queue, jac))
         x_next = self.geometry.project(jax.tree.map(lambda a, b: a - weights.primal * b, x, direction))
         return x_next, jnp.maximum(queue + weights.dual * (constraints - weights.damping * queue), 0)
+
+
+def checked_point(geometry: Geometry, x0: Any) -> Any:
+    """x0 as arrays, after checking that it is a point of the domain."""
+    x0 = jax.tree.map(jnp.asarray, x0)
+    if not jax.tree.leaves(x0) or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(x0)):
+        raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}; write jnp.zeros(3), not a list of integers")
+    kinds = sorted({leaf.dtype.name for leaf in jax.tree.leaves(x0)})
+    if len(kinds) > 1:
+        raise TypeError(f"x0 must hold arrays of one precision, got {' and '.join(kinds)}")
+    geometry.check(x0)
+    check.finite("x0", x0)
+    inside = geometry.contains(x0)
+    if not tree.is_traced(inside) and not inside:
+        nearest = geometry.project(x0)
+        raise ValueError(f"x0 lies outside {type(geometry).__name__}: got {x0}; the nearest point is {nearest}")
+    return x0

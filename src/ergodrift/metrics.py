@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import check
@@ -48,6 +49,10 @@ def evaluate(result: Result, problem: Problem, source: Source, reference: Refere
     """
     check.choice("point", point, ("x_mean", "x"))
     losses, infeasibility = expectations(problem, source, getattr(result, point), axes=2)
+    if reference.multipliers.shape != infeasibility.shape[2:]:
+        raise ValueError(
+            "reference was solved with every=True; the Lagrangian gap needs one for the averaged constraints"
+        )
     gap = losses - reference.value
     return Quality(gap, infeasibility, gap + infeasibility @ reference.multipliers)
 
@@ -82,15 +87,15 @@ def benchmarks(result: Result, problem: Problem, source: Source, every: bool = F
 
     With `every`, x° of appendix C: subject to the constraints of every sample. x* is not x#, which minimises f̄.
     """
-    x0 = jax.tree.map(lambda leaf: np.asarray(leaf)[0], result.solution)
-    size, found = len(source.loss_law.weights), {}
-    for row in range(len(result.seeds)):
-        counts = np.bincount(_loss_path(result, source, row), minlength=size)
-        key = counts.tobytes()  # all seeds of a series see the same samples
-        if key not in found:
-            found[key] = solve_reference(problem, source, x0, loss_weights=counts, every=every)
-        found[row] = found[key]
-    return [found[row] for row in range(len(result.seeds))]
+    # The same start for all: benchmarks depend on the paths, not on who walked them.
+    x0 = problem.geometry.project(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:]), result.solution))
+    size = len(source.loss_law.weights)
+    counts = [np.bincount(_loss_path(result, source, row), minlength=size) for row in range(len(result.seeds))]
+    solved: dict[bytes, Reference] = {}  # all seeds of a series see the same samples
+    for count in counts:
+        if count.tobytes() not in solved:
+            solved[count.tobytes()] = solve_reference(problem, source, x0, loss_weights=count, every=every)
+    return [solved[count.tobytes()] for count in counts]
 
 
 def regret(

@@ -78,6 +78,6 @@ def value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any
     """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer."""
     count = jax.eval_shape(function, x).shape[0]
     if count <= sum(leaf.size for leaf in jax.tree.leaves(x)):
-        value, vjp = jax.vjp(function, x)
+        value, vjp = jax.vjp(lambda y: jnp.asarray(function(y)), x)
         return value, jax.vmap(lambda row: vjp(row)[0])(jnp.eye(count, dtype=value.dtype))
     return function(x), jax.jacfwd(function)(x)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
-from ergodrift.expectation import BATCH, average, wide
+from ergodrift.expectation import BATCH, average, check_parts, wide
 from ergodrift.geometry import Box
 from ergodrift.problem import Problem, value_and_jacobian
 from ergodrift.region import region
@@ -29,7 +29,8 @@ class Reference(NamedTuple):
         value: f# = f̄(x#).
         constraints: ḡ(x#), (n,); for `every`, the largest over all samples.
         multipliers: lambda* >= 0, (n,); for `every`, (points of the constraint law, n).
-        kkt_residual: the largest of |stationarity|, violation and |lambda g|, entry by entry.
+        kkt_residual: the largest of |stationarity|, violation and |lambda g|, entry by entry, with loss and constraints
+            in units of their gradients.
     """
 
     x: Any
@@ -73,7 +74,8 @@ def solve_reference(
         loss_law, constraint_law = wide(source.loss_law), wide(source.constraint_law)
         if loss_weights is not None:
             loss_law = Law(loss_law.points, _weights(loss_weights, len(loss_law.weights)))
-        program = _Program(problem, point, loss_law)
+        check_parts(problem, source, point)
+        program = _Program(problem, point, loss_law, warm=x0 is not None)
         if every:
             return _solve_for_every(program, constraint_law)
         return program.solve(lambda x: _mean_constraints(problem, constraint_law, x))
@@ -100,63 +102,98 @@ def _solve_for_every(program: _Program, law: Law) -> Reference:
 
 
 class _Program:
-    """The problem as SciPy sees it: a flat vector z, from which the point is linear, and smooth functions of it."""
+    """The problem as SciPy sees it: a flat vector z, from which the point is linear, and smooth functions of it.
 
-    def __init__(self, problem: Problem, point: Any, loss_law: Law) -> None:
-        self.problem, self.point, self.loss_law = problem, point, loss_law
-        self.unravel = ravel_pytree(point)[1]
+    Loss and constraints are divided by the size of their gradients over the domain, so that tolerances mean the same
+    for a loss in millionths and in millions; the KKT residual is in those units.
+    """
+
+    def __init__(self, problem: Problem, point: Any, loss_law: Law, warm: bool) -> None:
+        self.problem, self.loss_law = problem, loss_law
+        flat, self.unravel = ravel_pytree(point)
         self.region = region(problem.geometry, point)
+        self.start = self.region.embed(np.asarray(flat)) if warm else self.region.start
+        rng = np.random.default_rng(0)
+        reach = float(problem.geometry.reach(point))
+        probes = [self.unravel(jnp.asarray(reach * rng.normal(size=flat.size))) for _ in range(3)]
+        self.probes = [self.point, *(problem.geometry.project(probe) for probe in probes)]
+        self.scale = _size(max(np.abs(self.loss(x)[1]).max() for x in self.probes))
+
+    @property
+    def point(self) -> Any:
+        """Where the solver starts, in the structure of a point."""
+        return self.point_of(self.start)
 
     def point_of(self, z: np.ndarray) -> Any:
         """The point, in its own structure, that z stands for."""
         return self.unravel(jnp.asarray(self.region.lift @ z))
 
+    def loss(self, x: Any) -> tuple[float, np.ndarray]:
+        """The expected loss and its gradient with respect to z."""
+        value, gradient = _loss(self.problem, self.loss_law, x)
+        return float(value), np.asarray(ravel_pytree(gradient)[0]) @ self.region.lift
+
     def solve(self, constraints: Callable[[Any], tuple[Any, Any]]) -> Reference:
         """The reference under constraints(x) -> (values, Jacobian), both in the structure of a point."""
-        region, lift = self.region, self.region.lift
+        region = self.region
+
+        def flat(x: Any) -> tuple[np.ndarray, np.ndarray]:
+            values, jac = constraints(x)
+            rows = [np.asarray(leaf).reshape(len(values), -1) for leaf in jax.tree.leaves(jac)]
+            return np.asarray(values), np.concatenate(rows, axis=1) @ region.lift
+
+        sizes = np.array(
+            [_size(norm) for norm in np.max([np.abs(flat(x)[1]).max(axis=1) for x in self.probes], axis=0)]
+        )
 
         def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = _loss(self.problem, self.loss_law, self.point_of(z))
-            return float(value), np.asarray(ravel_pytree(gradient)[0]) @ lift
+            value, gradient = self.loss(self.point_of(z))
+            return value / self.scale, gradient / self.scale
 
         def constrained(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            values, jac = constraints(self.point_of(z))
-            rows = [np.asarray(leaf).reshape(len(values), -1) for leaf in jax.tree.leaves(jac)]
-            return np.asarray(values), np.concatenate(rows, axis=1) @ lift
+            values, jac = flat(self.point_of(z))
+            return values / sizes, jac / sizes[:, None]
 
         inside = [
             {"type": "ineq", "fun": lambda z: -constrained(z)[0], "jac": lambda z: -constrained(z)[1]},
             {"type": "ineq", "fun": lambda z: -region.excess(z)[0], "jac": lambda z: -region.excess(z)[1]},
             {"type": "eq", "fun": lambda z: region.equal @ z - 1, "jac": lambda z: region.equal},
         ]
-        sizes = [1, len(region.excess(region.start)[0]), len(region.equal)]
+        present = [True, len(region.excess(self.start)[0]) > 0, len(region.equal) > 0]
         found = minimize(
             objective,
-            region.start,
+            self.start,
             jac=True,
             method="SLSQP",
             bounds=list(zip(region.lower, region.upper, strict=True)),
-            constraints=[rule for rule, size in zip(inside, sizes, strict=True) if size],
+            constraints=[rule for rule, there in zip(inside, present, strict=True) if there],
             options={"ftol": 1e-15, "maxiter": 1000},
         )
         z = np.clip(found.x, region.lower, region.upper)
-        value, gradient = objective(z)
+        gradient = objective(z)[1]
         values, jac = constrained(z)
         outside = region.excess(z)[0].max(initial=0.0), np.abs(region.equal @ z - 1).max(initial=0.0)
         worst = max(values.max(), *outside)
-        if worst > 10 * FEASIBLE:
+        if not worst <= 10 * FEASIBLE:  # a NaN is not
             raise ValueError(
-                f"no feasible point found: at best some constraint is {worst:.3g} above 0 ({found.message}); "
-                "the constraints may conflict over this domain"
+                f"no feasible point found: where the solver stopped, a constraint is {(values * sizes).max():.3g} "
+                f"above 0 ({found.message}); the constraints may conflict over this domain"
             )
         multipliers, stationarity = region.multipliers(z, gradient, values, jac)
         residual = max(stationarity, worst, np.abs(multipliers * values).max())
-        if residual > 1e-4 * max(1.0, np.abs(gradient).max()):
+        if not residual <= 1e-4:
             raise ValueError(
-                f"the solver stopped at a KKT residual of {residual:.3g} ({found.message}); rescale, or pass x0"
+                f"the solver stopped at a KKT residual of {residual:.3g} ({found.message}); pass another x0 to start "
+                "from, or smooth the loss where it has a kink"
             )
         x = jax.tree.map(np.asarray, self.point_of(z))
-        return Reference(x, value, values, multipliers, float(residual))
+        value = self.loss(self.point_of(z))[0]
+        return Reference(x, value, values * sizes, multipliers * self.scale / sizes, float(residual))
+
+
+def _size(norm: Any) -> float:
+    """A norm to divide by: 1 where it is zero or not a number."""
+    return float(norm) if norm > 0 and np.isfinite(norm) else 1.0
 
 
 @jax.jit

@@ -35,6 +35,10 @@ class Region(NamedTuple):
             middle = np.where(row > 0, 1 / row.sum(), middle)
         return middle
 
+    def embed(self, flat: np.ndarray) -> np.ndarray:
+        """A z that stands for a flat point of the domain; in an l1 ball its positive and negative parts."""
+        return np.clip(self.lift.T @ flat, self.lower, self.upper)
+
     def excess(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """By how much z leaves the balls and sums (at most 0 inside), and the gradients of that."""
         values = [z[part] @ z[part] - r**2 for part, r in self.balls] + [row @ z - r for row, r in self.sums]

@@ -13,8 +13,10 @@ import numpy as np
 from ergodrift import check, loop, tree
 from ergodrift.algorithms import Algorithm
 from ergodrift.checkpoint import Checkpoint
+from ergodrift.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.progress import Progress
+from ergodrift.sampler import BLOCK
 from ergodrift.source import Source, level_keys, path_keys, seed_keys
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
@@ -118,11 +120,11 @@ def run(
         ("source", source, Source),
     ]:
         if not isinstance(value, kind):
-            raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}: {value!r}")
+            raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
     num_samples = _num_samples(source, num_samples)
     grid = _grid(record, num_samples)
     keys = seed_keys(seeds)
-    x0 = _point(problem, x0)
+    x0 = checked_point(problem.geometry, x0)
     num_constraints = problem.check(x0, source.example)
 
     if levels is not None:
@@ -143,7 +145,7 @@ def run(
     if not tree.is_traced(setup, x0):
         starts, levels = _spread((starts, levels), len(keys))
     carry = loop.start(setup, x0, num_constraints, starts, levels)
-    numbers = np.arange(len(keys)) if np.ndim(seeds) == 0 else np.asarray(seeds)
+    numbers = np.arange(len(keys)) if np.ndim(seeds) == 0 else np.asarray(seeds).astype(int)
     records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
@@ -166,6 +168,8 @@ def _drive(
     """Call the compiled loop until all samples are taken; in between, show progress, look for NaNs and save."""
     place = (carry, loop.blank_records(setup, carry), jnp.int32(0), jnp.int32(0))
     if tree.is_traced(setup, carry):
+        if checkpoint is not None:
+            raise ValueError("checkpoint cannot be kept while run is traced by vmap or jit; call run on its own")
         return loop.advance(setup, *place, jnp.int32(num_samples))[1]
     saved = None
     if checkpoint is not None:
@@ -210,7 +214,7 @@ def _num_samples(source: Source, num_samples: int | None) -> int:
         if source.length is None:
             raise ValueError("num_samples must be given: this source never ends")
         return source.length
-    num_samples = check.integer("num_samples", num_samples, at_least=1)
+    num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=2**31 - BLOCK)
     if source.length is not None and num_samples > source.length:
         raise ValueError(f"num_samples={num_samples}, but the series has only {source.length} samples")
     return num_samples
@@ -227,22 +231,6 @@ def _grid(record: Any, num_samples: int) -> np.ndarray:
     if (np.diff(grid) <= 0).any() or grid[0] < 0 or grid[-1] > num_samples:
         raise ValueError(f"record must ascend between 0 and num_samples={num_samples}, got {grid[0]} to {grid[-1]}")
     return grid.astype(np.int64)
-
-
-def _point(problem: Problem, x0: Any) -> Any:
-    x0 = jax.tree.map(jnp.asarray, x0)
-    if not jax.tree.leaves(x0) or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(x0)):
-        raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}; write jnp.zeros(3), not a list of integers")
-    kinds = sorted({leaf.dtype.name for leaf in jax.tree.leaves(x0)})
-    if len(kinds) > 1:
-        raise TypeError(f"x0 must hold arrays of one precision, got {' and '.join(kinds)}")
-    problem.geometry.check(x0)
-    check.finite("x0", x0)
-    inside = problem.geometry.contains(x0)
-    if not tree.is_traced(inside) and not inside:
-        nearest = problem.geometry.project(x0)
-        raise ValueError(f"x0 lies outside {type(problem.geometry).__name__}: got {x0}; the nearest point is {nearest}")
-    return x0
 
 
 def _levels(levels: Any, num_seeds: int) -> jax.Array:

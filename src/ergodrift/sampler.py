@@ -60,7 +60,7 @@ class Categorical(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """Paths of a Markov chain; only the positive entries of each row are kept, so sparse walks stay small."""
+    """Paths of a Markov chain. Only the positive entries of a row are kept: tables have states x largest row size."""
 
     thresholds: Any  # (S, K - 1) uint32, ascending in each row, K the most positive entries in a row
     targets: Any  # (S, K) int32, padded with the row's last target

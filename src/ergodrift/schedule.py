@@ -94,6 +94,8 @@ class AdaGrad:
                 f"{type(geometry).__name__} has no finite diameter R with D(x, y) <= R^2, which this algorithm needs; "
                 "cut the domain (EntropySimplex(floor=...)) or pass diameter=..."
             )
+        if not tree.is_traced(diameter) and not diameter > 0:
+            raise ValueError(f"the domain is a single point: its diameter is {diameter}")
         kind = tree.dtype(x)
         return Energy(tree.compensated(jnp.asarray(self.start, kind)), jnp.asarray(diameter, kind))
 

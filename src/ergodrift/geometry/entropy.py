@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import kl_div
 
@@ -37,7 +38,8 @@ class EntropySimplex(Geometry):
     def prox(self, x: X, direction: X, proximity: Any) -> X:
         flat, unravel = ravel_pytree(x)
         logits = jnp.log(flat) - ravel_pytree(direction)[0] / (2 * proximity)
-        scaled = jnp.exp(logits - jnp.max(logits))
+        # An entry that underflows to 0 would stay there for ever: none falls below the smallest number there is.
+        scaled = jnp.exp(jnp.maximum(logits - jnp.max(logits), np.log(jnp.finfo(flat.dtype).tiny)))
         if self.floor is None:
             return unravel(scaled / jnp.sum(scaled))
         # Keep the k largest free and the rest on the floor, for the largest k whose smallest free entry clears it.
