@@ -394,8 +394,9 @@ def test_the_loop_is_compiled_once_for_all_numbers():
 
     go(ed.edpp(2.0))
     go(ed.mdpp(1.0))
-    before = loop.advance_in_place._cache_size()
+    compiled: Any = loop.advance_in_place
+    before = compiled._cache_size()
     go(ed.edpp(7.0, beta=0.3), num_samples=5000, seeds=(5, 9), radius=3.0, data=0.5)
     go(ed.dpp())
     go(ed.mdpp(3.0, beta=0.2, cap=64, add_delta=False))
-    assert loop.advance_in_place._cache_size() == before
+    assert compiled._cache_size() == before

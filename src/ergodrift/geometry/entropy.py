@@ -38,8 +38,9 @@ class EntropySimplex(Geometry):
     def prox(self, x: X, direction: X, proximity: Any) -> X:
         flat, unravel = ravel_pytree(x)
         logits = jnp.log(flat) - ravel_pytree(direction)[0] / (2 * proximity)
-        # An entry that underflows to 0 would stay there for ever: none falls below the smallest number there is.
-        scaled = jnp.exp(jnp.maximum(logits - jnp.max(logits), np.log(jnp.finfo(flat.dtype).tiny)))
+        # An entry that underflows to 0 would stay there for ever, so none gets near the smallest number there is.
+        least = 0.9 * np.log(jnp.finfo(flat.dtype).tiny)
+        scaled = jnp.exp(jnp.maximum(logits - jnp.max(logits), least))
         if self.floor is None:
             return unravel(scaled / jnp.sum(scaled))
         # Keep the k largest free and the rest on the floor, for the largest k whose smallest free entry clears it.
