@@ -128,12 +128,12 @@ def test_wrong_fields_are_refused_by_name(tmp_path, capsys, text, message):
 
 def test_claims_are_decided_seed_by_seed(results):
     changed = json.loads(json.dumps(results))
-    for name, values in {"EDPP-t": [1.0, 1.0], "DPP-T": [2.0, 0.5], "DPP-t": [3.0, 3.0]}.items():
+    for name, values in {"EDPP-T": [0.1, 0.1], "EDPP-t": [1.0, 1.0], "DPP-T": [2.0, 0.5], "DPP-t": [3.0, 3.0]}.items():
         changed["algorithms"][name]["final"]["gap"] = values
-    entry = {e["claim"]: e for e in claims(changed)}["EDPP-t has a smaller gap than DPP-T and DPP-t"]
+    entry = {e["claim"]: e for e in claims(changed)}["EDPP-T and EDPP-t have a smaller gap than DPP-T and DPP-t"]
     assert (entry["verdict"], entry["wins"], entry["seeds"]) == ("depends", 1, 2)
     changed["algorithms"]["DPP-T"]["final"]["gap"] = [2.0, 2.0]
-    entry = {e["claim"]: e for e in claims(changed)}["EDPP-t has a smaller gap than DPP-T and DPP-t"]
+    entry = {e["claim"]: e for e in claims(changed)}["EDPP-T and EDPP-t have a smaller gap than DPP-T and DPP-t"]
     assert entry["verdict"] == "holds"
 
 
@@ -160,7 +160,7 @@ def test_the_command_writes_everything(written):
     out, done, _ = written
     results = json.loads((out / "results.json").read_text())
     assert results["schema"] == "ergodrift reproduce v1"
-    assert len(results["claims"]) == 13
+    assert len(results["claims"]) == 14
     names = {"data", "gap", "lagrangian_gap", "infeasibility", "violation", "regret"}
     assert {path.name for path in (out / "figures").iterdir()} == {f"{n}.{s}" for n in names for s in ("png", "svg")}
     page = (out / "index.html").read_text()
