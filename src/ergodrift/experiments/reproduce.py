@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -85,6 +86,11 @@ class Experiment:
         """One integer a path; neighbouring values of `seed` share none."""
         return [self.config.seed * 10_000 + number for number in range(self.config.seeds)]
 
+    @functools.cached_property
+    def paths(self) -> np.ndarray:
+        """The states that every algorithm sees, one row a seed; drawn once."""
+        return np.asarray(self.source.paths(self.path_seeds(), self.config.samples))
+
     def run(self, name: str) -> dict[str, Any]:
         """One algorithm over all seeds: its curves, final values and spreads, ready for JSON."""
         config = self.config
@@ -98,6 +104,7 @@ class Experiment:
             num_samples=config.samples,
             seeds=self.path_seeds(),
             record=grid(config),
+            paths=self.paths,
         )
         curves = self.curves(result)
         return {
