@@ -15,6 +15,7 @@ import ergodrift
 from ergodrift.experiments.config import DESIGNS, Config, configure
 
 ROOM = 50 * 2**20  # bytes a report may need
+INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 EXAMPLES = """examples:
   ergodrift reproduce                               the paper's experiment, 20 seeds, into reproduce-out/
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.action(options)
     except KeyboardInterrupt:
         print("\ninterrupted; run the same command again to go on", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except Exception as error:
         if options.debug:
             raise
@@ -157,5 +158,15 @@ def _make_room(out: Path) -> None:
         raise UsageError(f"--out {out} has less than {ROOM // 2**20} MB free")
 
 
+def entry() -> None:
+    """The command itself."""
+    code = main()
+    if code == INTERRUPTED:  # end at once: XLA may still be computing, and would be torn down while it does
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    entry()

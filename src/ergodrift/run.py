@@ -176,7 +176,7 @@ def _drive(
         saved = Checkpoint(checkpoint, name, setup, carry, num_samples)
         place = saved.restore(place)
     bar = Progress(name, num_samples)
-    done, chunk = int(place[2]), 1024
+    done, chunk, ahead = int(place[2]), 1024, None
     try:
         while done < num_samples:
             limit = min(done + chunk, num_samples)
@@ -191,6 +191,7 @@ def _drive(
             if saved is not None and saved.due:
                 saved.save(place)
     finally:
+        jax.block_until_ready(ahead)  # after Ctrl-C, nothing goes on computing behind the caller's back
         bar.close()
     if saved is not None:
         saved.save(place)
