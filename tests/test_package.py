@@ -10,9 +10,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
-    "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator", "schedule", "method",
-    "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics", "problems",
-    "experiments", "report", "cli",
+    "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator", "schedule",
+    "method", "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics",
+    "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 

@@ -325,7 +325,8 @@ def test_each_metric_shows_the_means_of_the_results(report, metric, point):
     assert {name: value for name, (value, _) in held.items()} == expected
     for name, (_, text) in held.items():
         assert as_shown(text) == pytest.approx(expected[name], rel=0.01, abs=1e-4)
-    # The ends of the curves stand in the right proportion: linear in the means.
+    # The ends of the curves stand in the right proportion: linear in the means. Heights are in pixels of a chart some
+    # hundreds high, and the page rounds coordinates to a tenth: 0.2 is two such roundings.
     means, ends = np.array([expected[name] for name in NAMES]), np.array([report.heights(name)[-1] for name in NAMES])
     slope, intercept = np.polyfit(means, ends, 1)
     assert slope < 0

@@ -5,7 +5,6 @@ The file is a plain `.npz` without pickles: reading one cannot run code.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -17,6 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ergodrift.files import replacing
 
 FORMAT = "ergodrift run v1"
 SAVE_SECONDS = 10.0  # how often a running loop writes its state
@@ -57,16 +58,8 @@ class Checkpoint:
     def save(self, state: Any) -> None:
         """Write the state; a crash at any moment leaves the old file or the new one, whole."""
         arrays = {f"leaf{number}": _frozen(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with scratch.open("wb") as file:
-                np.savez(file, allow_pickle=False, format=FORMAT, fingerprint=self.fingerprint, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self.path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                scratch.unlink()
+        with replacing(self.path) as file:
+            np.savez(file, allow_pickle=False, format=FORMAT, fingerprint=self.fingerprint, **arrays)
         self.saved_at = time.monotonic()
 
     @property

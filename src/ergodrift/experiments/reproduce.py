@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from ergodrift import metrics
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.chain import MarkovChain
 from ergodrift.experiments.config import Config
+from ergodrift.files import replacing
 from ergodrift.problems import Fairness, FairnessBounds, SyntheticData, fairness, synthetic
 from ergodrift.reference import Reference, solve_reference
 from ergodrift.run import run
@@ -220,15 +220,8 @@ class _Part:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that at any moment the old one or the new one is there, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with scratch.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def _rounded(values: np.ndarray) -> list[Any]:
