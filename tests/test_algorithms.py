@@ -394,7 +394,7 @@ def test_the_loop_is_compiled_once_for_all_numbers():
 
     go(ed.edpp(2.0))
     go(ed.mdpp(1.0))
-    compiled: Any = loop.advance_in_place
+    compiled: Any = loop.advance_on(tuple(jax.devices()[:1]))
     before = compiled._cache_size()
     go(ed.edpp(7.0, beta=0.3), num_samples=5000, seeds=(5, 9), radius=3.0, data=0.5)
     go(ed.dpp())

@@ -1,6 +1,7 @@
 """The repository: imports go one way, the core stands on jax, numpy and scipy, the wheel installs and imports."""
 
 import ast
+import os
 import subprocess
 import sys
 import venv
@@ -10,9 +11,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
-    "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator", "schedule",
-    "method", "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics",
-    "problems", "experiments", "report", "cli",
+    "xla", "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator",
+    "schedule", "method", "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference",
+    "metrics", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 
@@ -80,3 +81,23 @@ def test_the_wheel_installs_into_an_empty_environment_and_imports(tmp_path):
     listing = subprocess.run([sys.executable, "-m", "zipfile", "-l", str(wheel)], capture_output=True, text=True).stdout
     assert "ergodrift/py.typed" in listing
     assert "tests/" not in listing
+
+
+def test_importing_sets_xla_flags_before_xla_starts_and_leaves_the_users_alone():
+    """The flag has its effect: a loop over kilobytes is compiled into one function."""
+    code = (
+        "import jax, jax.numpy as jnp, ergodrift\n"
+        "from jax._src import xla_bridge\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+        "loop = jax.jit(lambda x: jax.lax.fori_loop(0, 9, lambda i, x: x * 2 + i, x)).lower(jnp.ones(4096))\n"
+        "print('xla_cpu_small_call' in loop.compile().as_text())\n"
+    )
+
+    def run(**environment):
+        full = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=full)
+        return done.stdout.strip()
+
+    assert run(XLA_FLAGS="") == "True"
+    assert run(XLA_FLAGS="--xla_force_host_platform_device_count=2") == "True"
+    assert run(XLA_FLAGS="--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=16") == "False"

@@ -258,7 +258,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
 def test_a_finished_checkpoint_gives_the_result_at_once(tmp_path, monkeypatch):
     path = tmp_path / "run.npz"
     first = run(checkpoint=path)
-    monkeypatch.setattr(run_module.loop, "advance_in_place", None)  # nothing is left to compute
+    monkeypatch.setattr(run_module.loop, "advance_on", lambda devices: None)  # nothing is left to compute
     jax.tree.map(np.testing.assert_array_equal, first, run(checkpoint=path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.npz"]
 

@@ -1,6 +1,6 @@
 """Constrained stochastic optimisation when the data are not i.i.d."""
 
-from ergodrift import metrics
+from ergodrift import metrics, xla
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.chain import MarkovChain
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
@@ -9,6 +9,8 @@ from ergodrift.reference import Reference, solve_reference
 from ergodrift.run import NonFiniteError, Result, run
 from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
+
+xla.set_flags()  # no import above starts XLA
 
 __version__ = "0.1.0"
 

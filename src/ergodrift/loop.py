@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
-from ergodrift import tree
+from ergodrift import tree, xla
 from ergodrift.method import Method
 from ergodrift.problem import Problem
 from ergodrift.sampler import BLOCK
@@ -136,19 +137,11 @@ def blank_records(setup: Setup, carry: Carry) -> Record:
 def _advance(
     setup: Setup, carry: Carry, records: Record, position: Any, slot: Any, limit: Any
 ) -> tuple[Carry, Record, Any, Any]:
-    """Go on from sample `position` until `limit` samples are taken, filling records from `slot` on.
+    """Go on from sample `position` until `limit` samples are taken, filling records from `slot` on; one seed.
 
     The three nested loops count samples, blocks and records; their counters are shared by all seeds, so that `vmap`
     leaves them loops. Where a run is cut into calls changes nothing in its numbers.
     """
-    many = carry.state.t.shape[0] > 1
-    if not many:  # without the axis of length 1, XLA's CPU backend makes fewer kernels: a round costs half
-        carry = jax.tree.map(lambda leaf: leaf[0], carry)
-
-    def each(function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function(setup, carry, position)` for every seed."""
-        bound = functools.partial(function, setup)
-        return jax.vmap(bound, in_axes=(0, None)) if many else bound
 
     def until_record(loop: Any) -> Any:
         carry, records, position, slot = loop
@@ -156,25 +149,58 @@ def _advance(
 
         def until_block_end(inner: Any) -> Any:
             carry, position = inner
-            carry = jax.lax.cond(position % BLOCK == 0, each(next_block), lambda carry, _: carry, carry, position)
+            carry = jax.lax.cond(
+                position % BLOCK == 0, lambda c: next_block(setup, c, position), lambda carry: carry, carry
+            )
             stop = jnp.minimum(target, (position // BLOCK + 1) * BLOCK)
-            return jax.lax.fori_loop(position, stop, lambda at, carry: each(take_sample)(carry, at), carry), stop
+            return jax.lax.fori_loop(position, stop, lambda at, carry: take_sample(setup, carry, at), carry), stop
 
         carry, position = jax.lax.while_loop(lambda inner: inner[1] < target, until_block_end, (carry, position))
-        seen = each(observe)(carry, position)
-        records = jax.tree.map(lambda a, b: a.at[:, slot].set(b if many else b[None]), records, seen)
+        records = jax.tree.map(lambda kept, one: kept.at[slot].set(one), records, observe(setup, carry, position))
         return carry, records, position, slot + (position == setup.grid[slot]).astype(slot.dtype)
 
     def unfinished(loop: Any) -> Any:
         _, _, position, slot = loop
         return (slot < setup.grid.shape[0]) & ((position < limit) | (setup.grid[slot] <= limit))
 
-    carry, records, position, slot = jax.lax.while_loop(unfinished, until_record, (carry, records, position, slot))
-    return carry if many else jax.tree.map(lambda leaf: leaf[None], carry), records, position, slot
+    return jax.lax.while_loop(unfinished, until_record, (carry, records, position, slot))
 
 
-advance = jax.jit(_advance)
-advance_in_place = jax.jit(_advance, donate_argnames="records")  # for the host's loop: records are not copied
+def advance(setup: Setup, carry: Carry, records: Record, position: Any, slot: Any, limit: Any) -> Any:
+    """`_advance` for all seeds: one after the other on a CPU core, side by side elsewhere.
+
+    A core gains nothing from seeds side by side: a single seed's loop is one function, and its state stays in registers
+    and nearest caches.
+    """
+
+    def one(carry: Carry, records: Record) -> tuple[Carry, Record, Any, Any]:
+        return _advance(setup, carry, records, position, slot, limit)
+
+    carry, records, position, slot = jax.lax.platform_dependent(
+        carry, records, cpu=lambda *seeds: jax.lax.map(lambda seed: one(*seed), seeds), default=jax.vmap(one)
+    )
+    return carry, records, position[0], slot[0]
+
+
+@functools.cache
+def advance_on(devices: tuple[Any, ...]) -> Any:
+    """`advance`, compiled for the host's loop: each device takes its share of the seeds, records are not copied."""
+    if len(devices) == 1:
+        return jax.jit(advance, donate_argnames="records", compiler_options=xla.options())
+    mesh, whole, share = seed_mesh(devices), PartitionSpec(), PartitionSpec("seeds")
+    spread = jax.shard_map(
+        advance,
+        mesh=mesh,
+        in_specs=(whole, share, share, whole, whole, whole),
+        out_specs=(share, share, whole, whole),
+        check_vma=False,
+    )
+    return jax.jit(spread, donate_argnums=2, compiler_options=xla.options())
+
+
+def seed_mesh(devices: tuple[Any, ...]) -> Mesh:
+    """The devices in a row, along the axis of seeds."""
+    return Mesh(np.array(devices), ("seeds",))
 
 
 class Fault(NamedTuple):

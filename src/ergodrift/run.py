@@ -142,8 +142,6 @@ def run(
     if levels is not None:
         _check_levels(method, levels, num_samples)
     levels = level_keys(keys) if levels is None else levels
-    if not tree.is_traced(setup, x0):
-        starts, levels = _spread((starts, levels), len(keys))
     carry = loop.start(setup, x0, num_constraints, starts, levels)
     numbers = np.arange(len(keys)) if np.ndim(seeds) == 0 else np.asarray(seeds).astype(int)
     records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
@@ -152,14 +150,10 @@ def run(
     return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
 
 
-def _spread(seeds: Any, count: int) -> Any:
-    """The seeds laid over as many devices as divide their number; each device then runs its share by itself."""
+def _devices(num_seeds: int) -> tuple[Any, ...]:
+    """As many devices as divide the number of seeds."""
     devices = jax.devices()
-    share = max(number for number in range(1, len(devices) + 1) if count % number == 0)
-    if share == 1:
-        return seeds
-    mesh = jax.sharding.Mesh(np.array(devices[:share]), ("seeds",))
-    return jax.device_put(seeds, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds")))
+    return tuple(devices[: max(number for number in range(1, len(devices) + 1) if num_seeds % number == 0)])
 
 
 def _drive(
@@ -175,13 +169,14 @@ def _drive(
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, name, setup, carry, num_samples)
         place = saved.restore(place)
+    advance = loop.advance_on(_devices(len(seeds)))
     bar = Progress(name, num_samples)
     done, chunk, ahead = int(place[2]), 1024, None
     try:
         while done < num_samples:
             limit = min(done + chunk, num_samples)
             began = time.monotonic()
-            ahead = loop.advance_in_place(setup, *place, jnp.int32(limit))
+            ahead = advance(setup, *place, jnp.int32(limit))
             if not np.asarray(loop.healthy(ahead[0])).all():
                 raise _fault(name, setup, place, ahead, seeds)
             elapsed = time.monotonic() - began
