@@ -11,9 +11,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
-    "xla", "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator",
-    "schedule", "method", "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference",
-    "metrics", "problems", "experiments", "report", "cli",
+    "xla", "files", "tree", "types", "check", "geometry", "problem", "linear", "sampler", "chain", "source",
+    "estimator", "schedule", "method", "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region",
+    "reference", "metrics", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 

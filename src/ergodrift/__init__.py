@@ -4,6 +4,7 @@ from ergodrift import metrics, xla
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.chain import MarkovChain
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
+from ergodrift.linear import LinearModel
 from ergodrift.problem import Problem
 from ergodrift.reference import Reference, solve_reference
 from ergodrift.run import NonFiniteError, Result, run
@@ -24,6 +25,7 @@ __all__ = [
     "IIDSource",
     "Info",
     "L1Ball",
+    "LinearModel",
     "MarkovChain",
     "MarkovSource",
     "NonFiniteError",

@@ -1,6 +1,6 @@
 """Problems that come with the library."""
 
-from ergodrift.problems.fairness import Fairness, FairnessBounds, fairness
+from ergodrift.problems.fairness import FairnessBounds, fairness
 from ergodrift.problems.synthetic import SyntheticData, synthetic
 
-__all__ = ["Fairness", "FairnessBounds", "SyntheticData", "fairness", "synthetic"]
+__all__ = ["FairnessBounds", "SyntheticData", "fairness", "synthetic"]

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check, tree
+from ergodrift import check
 from ergodrift.geometry import Ball
-from ergodrift.problem import Problem
-from ergodrift.types import Feedback
-
-FACTORS = 16  # rows are filled up to a multiple of this
+from ergodrift.linear import LinearModel, Rows
 
 
 class FairnessBounds(NamedTuple):
@@ -28,41 +23,9 @@ class FairnessBounds(NamedTuple):
         return self.loss_grad**2 / 4 + 2 * diameter**2 * self.constraint_jac**2 + 2 * self.constraints**2
 
 
-def logistic_loss(x: Any, xi: Any) -> Any:
-    """f_j(w, b): the mean over a state's rows of log(1 + exp(-y_i (w.x_i + b)))."""
-    margins = x @ xi["rows"]
-    # States with fewer rows are filled up with zeros, each of which adds log 2.
-    return (jnp.sum(jax.nn.softplus(-margins)) - xi["padding"] * np.log(2.0)) / xi["count"]
-
-
-def covariance_limits(x: Any, xi: Any) -> Any:
-    """(g_j, h_j): the covariance of the sensitive feature with the score, and its negative, each less the limit c."""
-    covariance = jnp.sum(xi["covariance"] * x)
-    return jnp.stack([covariance - xi["limit"], -covariance - xi["limit"]])
-
-
-@tree.module("loss", "constraints")
-class Fairness(Problem):
-    """The problem of `fairness`, with its derivatives written out: one pass over the rows for loss and gradient."""
-
-    @jax.jit
-    def feedback(self, x: Any, xi: Any) -> Feedback:
-        """What `Problem.feedback` gives, in a fraction of the time."""
-        rows, vector = xi["rows"], xi["covariance"]
-        margins = x @ rows
-        decay, missed = jnp.exp(-jnp.abs(margins)), margins < 0
-        wrong = jnp.where(missed, 1, decay) / (1 + decay)  # the logistic function of -margin
-        # Sums of log(1 + decay) as logarithms of products of 16 factors between 1 and 2: a sixteenth of the logarithms.
-        logs = jnp.log(jnp.prod((1 + decay).reshape(FACTORS, -1), axis=0))
-        deep = jnp.sum(jnp.where(missed, margins, 0).reshape(FACTORS, -1), axis=0)
-        loss = jnp.sum(logs - deep) - xi["padding"] * np.log(2.0)
-        constraint_jac = jnp.stack([vector, -vector])
-        return Feedback(loss / xi["count"], -(rows @ wrong) / xi["count"], covariance_limits(x, xi), constraint_jac)
-
-
 def fairness(
     X: Any, y: Any, z: Any, state: Any, *, limit: float = 0.5, radius: float = 5.0
-) -> tuple[Fairness, dict[str, np.ndarray], FairnessBounds]:
+) -> tuple[LinearModel, Rows, FairnessBounds]:
     """Logistic regression whose scores may hardly covary with a sensitive feature (Zafar et al. 2019; section 5).
 
     Minimise the mean of log(1 + exp(-y_i (w.x_i + b))) over ||(w, b)|| <= radius, subject to
@@ -105,19 +68,14 @@ def fairness(
     features = np.hstack([X, np.ones((count, 1))])
     centred = (z - z.mean())[:, None] * features
     members = [np.flatnonzero(state == j) for j in range(state.max() + 1)]
-    most = -(-max(map(len, members)) // FACTORS) * FACTORS
-    rows = np.zeros((len(members), features.shape[1], most))
-    for j, held in enumerate(members):
-        rows[j, :, : len(held)] = (y[held, None] * features[held]).T
-    counts = np.array([len(held) for held in members], dtype=float)
-    data = {
-        "rows": rows,
-        "count": counts,
-        "padding": most - counts,
-        "covariance": np.stack([centred[held].mean(axis=0) for held in members]),
-        "limit": np.full(len(members), limit),
-    }
+    covariance = np.stack([centred[held].mean(axis=0) for held in members])
+    model = LinearModel("logistic", Ball(radius))
+    data = model.data(
+        [features[held] for held in members],
+        [y[held] for held in members],
+        normals=np.stack([covariance, -covariance], axis=1),  # g_j and h_j: the covariance and its negative
+        limits=[limit, limit],
+    )
     steepest = max(np.linalg.norm(features[held], axis=1).mean() for held in members)
-    slope = np.linalg.norm(data["covariance"], axis=1).max()
-    bounds = FairnessBounds(float(steepest), float(slope), float(radius * slope + limit))
-    return Fairness(logistic_loss, covariance_limits, Ball(radius)), data, bounds
+    slope = np.linalg.norm(covariance, axis=1).max()
+    return model, data, FairnessBounds(float(steepest), float(slope), float(radius * slope + limit))

@@ -1,0 +1,219 @@
+"""Linear models: the loss sees x through margins a.x only. Said once, it gets a fast layout and fused derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+
+from ergodrift import check, tree
+from ergodrift.geometry import Geometry
+from ergodrift.problem import Problem
+from ergodrift.types import Feedback
+
+FACTORS = 16  # rows are filled up to a multiple of this
+
+LINKS: dict[str, Callable[[Any], Any]] = {
+    "logistic": lambda margins: jax.nn.softplus(-margins),
+    "hinge": lambda margins: jnp.maximum(1 - margins, 0),
+    "squared": lambda margins: jnp.square(margins) / 2,
+}
+
+
+class Dense(NamedTuple):
+    """The rows a_i of one state as columns, so that products with them run along the long axis."""
+
+    columns: Any  # (d, n)
+
+    def margins(self, x: Any) -> Any:
+        return x @ self.columns
+
+    def gather(self, slopes: Any, like: Any) -> Any:
+        """sum_i slope_i a_i."""
+        return self.columns @ slopes
+
+
+class Sparse(NamedTuple):
+    """The rows of one state, each with the same number of entries; shorter ones are filled up with zeros."""
+
+    indices: Any  # (n, width)
+    values: Any  # (n, width)
+
+    def margins(self, x: Any) -> Any:
+        return jnp.sum(self.values * x[self.indices], axis=1)
+
+    def gather(self, slopes: Any, like: Any) -> Any:
+        return jnp.zeros_like(like).at[self.indices].add(self.values * slopes[:, None])
+
+
+class Rows(NamedTuple):
+    """What a linear model knows of one state; with a leading axis of states, the data of a `MarkovSource`.
+
+    Attributes:
+        features: a_i, `Dense` or `Sparse`, labels multiplied in.
+        offsets: (n,) added to the margins, or None.
+        count: how many rows there are.
+        padding: how many rows of zeros have been added to them.
+        normals: (k, d) of the constraints normals . x <= limits.
+        limits: (k,)
+    """
+
+    features: Any
+    offsets: Any
+    count: Any
+    padding: Any
+    normals: Any
+    limits: Any
+
+    def margins(self, x: Any) -> Any:
+        margins = self.features.margins(x)
+        return margins if self.offsets is None else margins + self.offsets
+
+
+@tree.module("loss", "constraints", "link")
+class LinearModel(Problem):
+    """Minimise E[mean_i link(a_i . x + b_i)] subject to E[c_k . x] <= l_k, x a vector of X.
+
+    Loss and gradient come from one pass over a state's rows, written for the two links that matter and derived for
+    others; `Problem` gives the same numbers to rounding, in several times the time.
+
+    Args:
+        link: "logistic", log(1 + exp(-m)) of a margin m = y a.x; "squared", m^2 / 2 with offsets -target; "hinge",
+            max(0, 1 - m); or a convex function of an array of margins, applied to each.
+        geometry: the domain X.
+        constraints: of (x, xi), with xi the `Rows` of a state; E[c_k . x] <= l_k unless given.
+
+    >>> import ergodrift as ed
+    >>> rng = np.random.default_rng(0)
+    >>> model = LinearModel("logistic", ed.Ball(5.0))
+    >>> features, labels = rng.normal(size=(2, 40, 3)), rng.choice([-1.0, 1.0], size=(2, 40))
+    >>> data = model.data(features, labels, normals=np.ones((2, 1, 3)), limits=[0.5])
+    >>> source = ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]]), data)
+    >>> ed.run(ed.edpp(4), model, source, x0=np.zeros(3), num_samples=100).solution.shape
+    (1, 3)
+    """
+
+    link: Callable[[Any], Any]
+
+    def __init__(
+        self, link: str | Callable[[Any], Any], geometry: Geometry, constraints: Callable[[Any, Any], Any] | None = None
+    ) -> None:
+        if not callable(link):
+            link = LINKS[check.choice("link", link, tuple(LINKS))]
+        for name, value in {
+            "loss": _MeanLink(link),
+            "constraints": constraints or half_spaces,
+            "geometry": geometry,
+            "link": link,
+        }.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    def data(
+        self, features: Sequence[Any], labels: Any = None, *, offsets: Any = None, normals: Any, limits: Any
+    ) -> Rows:
+        """The table of all states.
+
+        Args:
+            features: for each state an (n, d) array or scipy.sparse matrix; n may differ from state to state.
+            labels: for each state its n labels, -1 or 1 for margins y a.x; none unless given.
+            offsets: for each state n numbers to add to the margins; none unless given.
+            normals: (states, k, d), c_k of each state.
+            limits: (states, k), or (k,) for all states alike.
+        """
+        states = len(features)
+        sparse = any(sp.issparse(part) for part in features)
+        parts = [sp.csr_array(part) if sparse else np.asarray(part, dtype=float) for part in features]
+        if not states or any(part.ndim != 2 or 0 in part.shape for part in parts):
+            raise ValueError(f"features must hold a matrix for each state, got shapes {[p.shape for p in parts]}")
+        if len({part.shape[1] for part in parts}) > 1:
+            raise ValueError(f"features must have as many columns in every state, got {[p.shape for p in parts]}")
+        counts = np.array([part.shape[0] for part in parts])
+        dim, most = parts[0].shape[1], -(-counts.max() // FACTORS) * FACTORS
+
+        def padded(name: str, columns: Any) -> np.ndarray:
+            if len(columns) != states or any(np.shape(c) != (n,) for c, n in zip(columns, counts, strict=True)):
+                raise ValueError(f"{name} must hold one number for each row of each state, {counts} of them")
+            return np.stack([np.pad(np.asarray(c, dtype=float), (0, most - len(c))) for c in columns])
+
+        signs = np.ones((states, most)) if labels is None else padded("labels", labels)
+        normals = np.asarray(normals, dtype=float)
+        if normals.ndim != 3 or normals.shape[::2] != (states, dim):
+            raise ValueError(f"normals must have shape ({states}, k, {dim}), got {normals.shape}")
+        limits = np.broadcast_to(np.asarray(limits, dtype=float), normals.shape[:2])
+        table = (_sparse if sparse else _dense)(parts, signs, most)
+        extra = None if offsets is None else padded("offsets", offsets)
+        return Rows(table, extra, counts.astype(float), (most - counts).astype(float), normals, limits.copy())
+
+    @jax.jit
+    def feedback(self, x: Any, xi: Rows) -> Feedback:
+        """What `Problem.feedback` gives, in one pass over the rows."""
+        total, slopes = total_and_slopes(self.link, xi.margins(x))
+        loss = (total - _surplus(self.link, xi, x)) / xi.count
+        loss_grad = xi.features.gather(slopes, x) / xi.count
+        if self.constraints is half_spaces:
+            return Feedback(loss, loss_grad, half_spaces(x, xi), xi.normals)
+        plain = Problem.feedback(self, x, xi)  # what is not used of it is not computed
+        return Feedback(loss, loss_grad, plain.constraints, plain.constraint_jac)
+
+
+class _MeanLink:
+    """loss(x, xi) of a linear model, as `Problem` wants it; equal links make equal functions, so nothing recompiles."""
+
+    def __init__(self, link: Callable[[Any], Any]) -> None:
+        self.link = link
+
+    def __call__(self, x: Any, xi: Rows) -> Any:
+        return (jnp.sum(self.link(xi.margins(x))) - _surplus(self.link, xi, x)) / xi.count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _MeanLink) and other.link is self.link
+
+    def __hash__(self) -> int:
+        return hash(self.link)
+
+
+def half_spaces(x: Any, xi: Rows) -> Any:
+    """c_k . x - l_k, for each k."""
+    return jnp.sum(xi.normals * x, axis=-1) - xi.limits
+
+
+def _surplus(link: Callable[[Any], Any], xi: Rows, x: Any) -> Any:
+    """What the rows of zeros have added to the sum over all rows."""
+    return xi.padding * link(jnp.zeros((), tree.dtype(x)))
+
+
+def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any]:
+    """sum_i link(m_i), and link'(m_i) for each i."""
+    if link is not LINKS["logistic"]:
+        values, slopes = jax.jvp(link, (margins,), (jnp.ones_like(margins),))
+        return jnp.sum(values), slopes
+    decay, missed = jnp.exp(-jnp.abs(margins)), margins < 0
+    slopes = -jnp.where(missed, 1, decay) / (1 + decay)
+    # Sums of log(1 + decay) as logarithms of products of 16 factors between 1 and 2: a sixteenth of the logarithms.
+    logs = jnp.log(jnp.prod((1 + decay).reshape(FACTORS, -1), axis=0))
+    deep = jnp.sum(jnp.where(missed, margins, 0).reshape(FACTORS, -1), axis=0)
+    return jnp.sum(logs - deep), slopes
+
+
+def _dense(parts: list[np.ndarray], signs: np.ndarray, most: int) -> Dense:
+    columns = np.zeros((len(parts), parts[0].shape[1], most))
+    for table, part, sign in zip(columns, parts, signs, strict=True):
+        table[:, : len(part)] = (part * sign[: len(part), None]).T
+    return Dense(columns)
+
+
+def _sparse(parts: list[sp.csr_array], signs: np.ndarray, most: int) -> Sparse:
+    width = max(1, max(int(np.diff(part.indptr).max()) for part in parts))
+    indices = np.zeros((len(parts), most, width), dtype=np.int32)
+    values = np.zeros((len(parts), most, width))
+    for state, part in enumerate(parts):
+        row = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
+        place = np.arange(part.nnz) - part.indptr[row]
+        indices[state, row, place] = part.indices
+        values[state, row, place] = part.data * signs[state, row]
+    return Sparse(indices, values)
