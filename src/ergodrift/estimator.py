@@ -62,9 +62,9 @@ class SingleSample:
 
 
 class Stock(NamedTuple):
-    """Levels of rounds `first`, `first` + 1, ..., drawn beforehand: the same levels as from the key, in bulk."""
+    """Levels of rounds `first`, `first` + 1, ..., looked up or drawn beforehand: the same as from their origin."""
 
-    key: jax.Array
+    origin: jax.Array
     first: Any
     drawn: Any
 
@@ -130,11 +130,9 @@ class MultiLevel:
 
     def stock(self, window: Window, t: jax.Array, count: int) -> Window:
         # Drawing inside the innermost loop would cost more than a round: each sample would run a block cipher.
-        key = window.levels.key if isinstance(window.levels, Stock) else window.levels
-        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            return window
-        drawn = jax.vmap(lambda ahead: draw_level(key, t + ahead))(jnp.arange(count + 1, dtype=jnp.int32))
-        return window._replace(levels=Stock(key, t, drawn))
+        origin = window.levels.origin if isinstance(window.levels, Stock) else window.levels
+        drawn = jax.vmap(lambda ahead: level_of(origin, t + ahead))(jnp.arange(count + 1, dtype=jnp.int32))
+        return window._replace(levels=Stock(origin, t, drawn))
 
     def for_run(self, num_samples: int, num_rounds: int | None) -> MultiLevel:
         """cap = T^2 needs T: the rounds that levels are given for, or the most that fit into the samples on average."""
@@ -147,12 +145,7 @@ class MultiLevel:
 
     def length(self, levels: Any, t: jax.Array) -> Any:
         """N of round t (from 0), by the level drawn for it or given; past the given levels, one that never ends."""
-        if isinstance(levels, Stock):
-            level = levels.drawn[t - levels.first]
-        elif jnp.issubdtype(levels.dtype, jax.dtypes.prng_key):
-            level = draw_level(levels, t)
-        else:
-            level = levels.at[t].get(mode="fill", fill_value=0)
+        level = levels.drawn[t - levels.first] if isinstance(levels, Stock) else level_of(levels, t)
         size = jnp.where(level <= 30, jnp.left_shift(1, jnp.minimum(level, 30)), NEVER)
         length = jnp.where(level <= self.max_level, size, 1)
         return jnp.where(level == 0, NEVER, length).astype(jnp.int32)
@@ -167,6 +160,13 @@ def _checked_levels(levels: Any) -> Any:
     if not whole or (not tree.is_traced(array) and array.min(initial=1) < 1):
         raise ValueError(f"levels must be a jax.random.key, or whole numbers >= 1, one a round; got {levels!r}")
     return jnp.asarray(array, jnp.int32)
+
+
+def level_of(levels: Any, t: jax.Array) -> Any:
+    """J of round t (from 0): drawn from a key, or given; 0 past the given levels."""
+    if jnp.issubdtype(levels.dtype, jax.dtypes.prng_key):
+        return draw_level(levels, t)
+    return levels.at[t].get(mode="fill", fill_value=0)
 
 
 def draw_level(key: jax.Array, t: jax.Array) -> Any:

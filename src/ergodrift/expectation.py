@@ -79,4 +79,6 @@ def _expectations(problem: Problem, loss_law: Law, constraint_law: Law, points: 
     def one(x: Any) -> tuple[Any, Any]:
         return average(problem.loss, loss_law, x), average(problem.constraints, constraint_law, x)
 
-    return jax.lax.map(one, points)
+    # A CPU core is best at one point at a time, a GPU needs many.
+    side_by_side = 1 if jax.default_backend() == "cpu" else min(BATCH, jax.tree.leaves(points)[0].shape[0])
+    return jax.lax.map(one, points, batch_size=side_by_side)

@@ -127,7 +127,7 @@ class LinearModel(Problem):
         """
         states = len(features)
         sparse = any(sp.issparse(part) for part in features)
-        parts = [sp.csr_array(part) if sparse else np.asarray(part, dtype=float) for part in features]
+        parts: list[Any] = [sp.csr_array(part) if sparse else np.asarray(part, dtype=float) for part in features]
         if not states or any(part.ndim != 2 or 0 in part.shape for part in parts):
             raise ValueError(f"features must hold a matrix for each state, got shapes {[p.shape for p in parts]}")
         if len({part.shape[1] for part in parts}) > 1:
@@ -144,10 +144,19 @@ class LinearModel(Problem):
         normals = np.asarray(normals, dtype=float)
         if normals.ndim != 3 or normals.shape[::2] != (states, dim):
             raise ValueError(f"normals must have shape ({states}, k, {dim}), got {normals.shape}")
-        limits = np.broadcast_to(np.asarray(limits, dtype=float), normals.shape[:2])
+        limits = np.asarray(limits, dtype=float)
+        if limits.shape not in (normals.shape[:2], normals.shape[1:2]):
+            raise ValueError(f"limits must have shape {normals.shape[1:2]} or {normals.shape[:2]}, got {limits.shape}")
         table = (_sparse if sparse else _dense)(parts, signs, most)
         extra = None if offsets is None else padded("offsets", offsets)
-        return Rows(table, extra, counts.astype(float), (most - counts).astype(float), normals, limits.copy())
+        return Rows(
+            table,
+            extra,
+            counts.astype(float),
+            (most - counts).astype(float),
+            normals,
+            np.broadcast_to(limits, normals.shape[:2]),
+        )
 
     @jax.jit
     def feedback(self, x: Any, xi: Rows) -> Feedback:
@@ -200,14 +209,14 @@ def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any
     return jnp.sum(logs - deep), slopes
 
 
-def _dense(parts: list[np.ndarray], signs: np.ndarray, most: int) -> Dense:
+def _dense(parts: list[Any], signs: np.ndarray, most: int) -> Dense:
     columns = np.zeros((len(parts), parts[0].shape[1], most))
     for table, part, sign in zip(columns, parts, signs, strict=True):
         table[:, : len(part)] = (part * sign[: len(part), None]).T
     return Dense(columns)
 
 
-def _sparse(parts: list[sp.csr_array], signs: np.ndarray, most: int) -> Sparse:
+def _sparse(parts: list[Any], signs: np.ndarray, most: int) -> Sparse:
     width = max(1, max(int(np.diff(part.indptr).max()) for part in parts))
     indices = np.zeros((len(parts), most, width), dtype=np.int32)
     values = np.zeros((len(parts), most, width))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -71,7 +72,7 @@ def start(setup: Setup, x0: Any, num_constraints: int, seeds: Any, levels: Any) 
         state = setup.method.init(x0, num_constraints, levels)
         sampler = setup.stream.sampler.start(seed)
         indices = _blank(jax.eval_shape(setup.stream.sampler.block, sampler, jnp.int32(0))[1])
-        xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[0], indices))
+        xi = setup.stream.sample(indices, 0)
         zero = _blank(jax.eval_shape(setup.problem.feedback, x0, xi))
         weights = _blank(jax.eval_shape(setup.method.step, state, zero)[1].weights)
         sums = Sums(zero.loss_grad, zero.loss, zero.constraints)
@@ -87,7 +88,7 @@ def _blank(shapes: Any) -> Any:
 
 def take_sample(setup: Setup, carry: Carry, position: Any) -> Carry:
     """One sample, the `position`-th (from 0) of the run."""
-    xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[position % BLOCK], carry.indices))
+    xi = setup.stream.sample(carry.indices, position % BLOCK)
     x = carry.state.x
     feedback = setup.problem.feedback(x, xi)
     state, info = setup.method.step(carry.state, feedback)
@@ -134,13 +135,29 @@ def blank_records(setup: Setup, carry: Carry) -> Record:
     return jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], count, *leaf.shape[1:]), leaf.dtype), shapes)
 
 
-def _advance(
-    setup: Setup, carry: Carry, records: Record, position: Any, slot: Any, limit: Any
-) -> tuple[Carry, Record, Any, Any]:
-    """Go on from sample `position` until `limit` samples are taken, filling records from `slot` on; one seed.
+def take_block(setup: Setup, carry: Carry, position: Any, stop: Any) -> Carry:
+    """All samples from `position` to `stop`, which lie in one block; one seed."""
+    return jax.lax.fori_loop(position, stop, lambda at, carry: take_sample(setup, carry, at), carry)
 
-    The three nested loops count samples, blocks and records; their counters are shared by all seeds, so that `vmap`
-    leaves them loops. Where a run is cut into calls changes nothing in its numbers.
+
+class Each(NamedTuple):
+    """How the parts of the loop treat the seeds: a carry of one seed, or of all along a leading axis."""
+
+    seed: Callable[[Callable[..., Any]], Callable[..., Any]]  # makes a function of one seed one of the whole carry
+    take_block: Callable[..., Carry]
+
+
+ONE = Each(lambda function: function, take_block)
+ALL = Each(jax.vmap, lambda setup, carry, *span: jax.vmap(lambda one: take_block(setup, one, *span))(carry))
+
+
+def _advance(
+    setup: Setup, carry: Carry, records: Record, position: Any, slot: Any, limit: Any, each: Each
+) -> tuple[Carry, Record, Any, Any]:
+    """Go on from sample `position` until `limit` samples are taken, filling records from `slot` on.
+
+    The three nested loops count samples, blocks and records; all seeds share their counters. Where a run is cut into
+    calls changes nothing in its numbers.
     """
 
     def until_record(loop: Any) -> Any:
@@ -149,15 +166,17 @@ def _advance(
 
         def until_block_end(inner: Any) -> Any:
             carry, position = inner
-            carry = jax.lax.cond(
-                position % BLOCK == 0, lambda c: next_block(setup, c, position), lambda carry: carry, carry
-            )
+            begin = each.seed(lambda one: next_block(setup, one, position))
+            carry = jax.lax.cond(position % BLOCK == 0, begin, lambda carry: carry, carry)
             stop = jnp.minimum(target, (position // BLOCK + 1) * BLOCK)
-            return jax.lax.fori_loop(position, stop, lambda at, carry: take_sample(setup, carry, at), carry), stop
+            return each.take_block(setup, carry, position, stop), stop
 
         carry, position = jax.lax.while_loop(lambda inner: inner[1] < target, until_block_end, (carry, position))
-        records = jax.tree.map(lambda kept, one: kept.at[slot].set(one), records, observe(setup, carry, position))
-        return carry, records, position, slot + (position == setup.grid[slot]).astype(slot.dtype)
+
+        def keep(records: Record, carry: Carry) -> Record:
+            return jax.tree.map(lambda kept, new: kept.at[slot].set(new), records, observe(setup, carry, position))
+
+        return carry, each.seed(keep)(records, carry), position, slot + (position == setup.grid[slot])
 
     def unfinished(loop: Any) -> Any:
         _, _, position, slot = loop
@@ -166,41 +185,34 @@ def _advance(
     return jax.lax.while_loop(unfinished, until_record, (carry, records, position, slot))
 
 
-def advance(setup: Setup, carry: Carry, records: Record, position: Any, slot: Any, limit: Any) -> Any:
+def advance(setup: Setup, carry: Carry, records: Record, position: Any, slot: Any, limit: Any, platform: str) -> Any:
     """`_advance` for all seeds: one after the other on a CPU core, side by side elsewhere.
 
     A core gains nothing from seeds side by side: a single seed's loop is one function, and its state stays in registers
-    and nearest caches.
+    and nearest caches. A GPU runs a block of samples as one kernel where there is one for the problem.
     """
+    if platform == "cpu":
+        going = functools.partial(_advance, setup, position=position, slot=slot, limit=limit, each=ONE)
+        carry, records, position, slot = jax.lax.map(lambda seed: going(*seed), (carry, records))
+        return carry, records, position[0], slot[0]
+    each = ALL
+    if platform == "gpu":
+        from ergodrift import kernel  # imported here: a CPU has no use for it, and it takes its time
 
-    def one(carry: Carry, records: Record) -> tuple[Carry, Record, Any, Any]:
-        return _advance(setup, carry, records, position, slot, limit)
-
-    carry, records, position, slot = jax.lax.platform_dependent(
-        carry, records, cpu=lambda *seeds: jax.lax.map(lambda seed: one(*seed), seeds), default=jax.vmap(one)
-    )
-    return carry, records, position[0], slot[0]
+        if kernel.suits(setup, carry.state.x):
+            each = ALL._replace(take_block=functools.partial(kernel.take_block, take_sample))
+    return _advance(setup, carry, records, position, slot, limit, each)
 
 
 @functools.cache
 def advance_on(devices: tuple[Any, ...]) -> Any:
     """`advance`, compiled for the host's loop: each device takes its share of the seeds, records are not copied."""
-    if len(devices) == 1:
-        return jax.jit(advance, donate_argnames="records", compiler_options=xla.options())
-    mesh, whole, share = seed_mesh(devices), PartitionSpec(), PartitionSpec("seeds")
-    spread = jax.shard_map(
-        advance,
-        mesh=mesh,
-        in_specs=(whole, share, share, whole, whole, whole),
-        out_specs=(share, share, whole, whole),
-        check_vma=False,
-    )
-    return jax.jit(spread, donate_argnums=2, compiler_options=xla.options())
-
-
-def seed_mesh(devices: tuple[Any, ...]) -> Mesh:
-    """The devices in a row, along the axis of seeds."""
-    return Mesh(np.array(devices), ("seeds",))
+    function = functools.partial(advance, platform=devices[0].platform)
+    if len(devices) > 1:
+        whole, share = PartitionSpec(), PartitionSpec("seeds")
+        places = {"in_specs": (whole, share, share, whole, whole, whole), "out_specs": (share, share, whole, whole)}
+        function = jax.shard_map(function, mesh=Mesh(np.array(devices), ("seeds",)), check_vma=False, **places)
+    return jax.jit(function, donate_argnums=2, compiler_options=xla.options())
 
 
 class Fault(NamedTuple):
@@ -232,7 +244,7 @@ def locate(setup: Setup, carry: Carry, position: Any, limit: Any) -> tuple[Any, 
     def onward(loop: Any) -> Any:
         carry, position, _ = loop
         carry = jax.lax.cond(position % BLOCK == 0, lambda c: next_block(setup, c, position), lambda c: c, carry)
-        xi = setup.stream.xi(jax.tree.map(lambda leaf: leaf[position % BLOCK], carry.indices))
+        xi = setup.stream.sample(carry.indices, position % BLOCK)
         feedback = setup.problem.feedback(carry.state.x, xi)
         carry = take_sample(setup, carry, position)
         fault = Fault(*(~_finite(part) for part in (*feedback, carry.state.x, carry.state.queue, carry.weights)))

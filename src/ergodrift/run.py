@@ -151,8 +151,9 @@ def run(
 
 
 def _devices(num_seeds: int) -> tuple[Any, ...]:
-    """As many devices as divide the number of seeds."""
-    devices = jax.devices()
+    """As many devices as divide the number of seeds, or the one that the caller has chosen as default."""
+    chosen: Any = jax.config.values["jax_default_device"]
+    devices = jax.devices(chosen) if chosen is None or isinstance(chosen, str) else [chosen]
     return tuple(devices[: max(number for number in range(1, len(devices) + 1) if num_seeds % number == 0)])
 
 
@@ -164,7 +165,7 @@ def _drive(
     if tree.is_traced(setup, carry):
         if checkpoint is not None:
             raise ValueError("checkpoint cannot be kept while run is traced by vmap or jit; call run on its own")
-        return loop.advance(setup, *place, jnp.int32(num_samples))[1]
+        return loop.advance(setup, *place, jnp.int32(num_samples), jax.default_backend())[1]
     saved = None
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, name, setup, carry, num_samples)

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 # Random bits are drawn, and float32 sums are closed, every so many samples. Small enough that the loop over samples of
 # a small problem fits what XLA's CPU backend compiles into a single function; large enough that a block costs little.
 BLOCK = 64
+UNROLL = 16  # moves of a chain drawn in one turn of a loop: on a GPU each turn costs a launch
 
 
 def _thresholds(cumulative: np.ndarray) -> np.ndarray:
@@ -98,7 +99,7 @@ class Transitions(NamedTuple):
             chosen = jnp.sum(bits >= thresholds[state], dtype=jnp.int32)
             return targets[state, chosen], state
 
-        state, states = jax.lax.scan(move, state, random_block(key, number))
+        state, states = jax.lax.scan(move, state, random_block(key, number), unroll=UNROLL)
         return (key, state), states
 
 

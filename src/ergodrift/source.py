@@ -31,8 +31,9 @@ class Stream(NamedTuple):
     sampler: Any
     data: Any
 
-    def xi(self, index: Any) -> Any:
-        """The sample with this index (one index for each part, where there are parts)."""
+    def sample(self, indices: Any, at: Any) -> Any:
+        """The sample whose index stands at place `at` of the indices (of each part, where there are parts)."""
+        index = jax.tree.map(lambda leaf: leaf[at], indices)
         if isinstance(self.sampler, Side):
             return tuple(_take(part, i) for part, i in zip(self.data, index, strict=True))
         return _take(self.data, index)

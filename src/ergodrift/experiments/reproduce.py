@@ -22,7 +22,8 @@ from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.chain import MarkovChain
 from ergodrift.experiments.config import Config
 from ergodrift.files import replacing
-from ergodrift.problems import Fairness, FairnessBounds, SyntheticData, fairness, synthetic
+from ergodrift.problem import Problem
+from ergodrift.problems import FairnessBounds, SyntheticData, fairness, synthetic
 from ergodrift.reference import Reference, solve_reference
 from ergodrift.run import run
 from ergodrift.source import MarkovSource
@@ -40,7 +41,7 @@ class Experiment:
 
     config: Config
     rows: SyntheticData
-    problem: Fairness
+    problem: Problem
     source: MarkovSource
     bounds: FairnessBounds
     reference: Reference

@@ -1,0 +1,142 @@
+"""Linear models: the fused pass gives what plain functions give, dense or sparse, for every link and on every path."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ergodrift as ed
+from ergodrift.linear import LINKS, total_and_slopes
+from ergodrift.problem import Problem
+
+RNG = np.random.default_rng(3)
+COUNTS = (40, 7, 33)  # states differ in size: some rows are padding
+FEATURES = [RNG.normal(size=(n, 4)) * (RNG.random((n, 4)) < 0.6) for n in COUNTS]
+LABELS = [RNG.choice([-1.0, 1.0], size=n) for n in COUNTS]
+OFFSETS = [RNG.normal(size=n) for n in COUNTS]
+NORMALS = RNG.normal(size=(3, 2, 4))
+CHAIN = ed.MarkovChain(np.full((3, 3), 0.1) + 0.7 * np.eye(3))
+PLAIN = {
+    "logistic": lambda m: np.logaddexp(0, -m),
+    "hinge": lambda m: np.maximum(1 - m, 0),
+    "squared": lambda m: m**2 / 2,
+}
+
+
+def model_and_data(link, sparse=False, offsets=None):
+    model = ed.LinearModel(link, ed.Ball(3.0))
+    features = [sp.csr_array(part) for part in FEATURES] if sparse else FEATURES
+    return model, model.data(features, LABELS, offsets=offsets, normals=NORMALS, limits=[0.3, 0.2])
+
+
+def row(data, state):
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[state]), data)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("offsets", [None, OFFSETS], ids=["", "offsets"])
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("state", range(3))
+def test_loss_and_constraints_are_the_written_out_formulas(state, link, offsets, sparse):
+    model, data = model_and_data(link, sparse, offsets)
+    x = np.array([0.5, -1.2, 0.3, 0.8])
+    margins = LABELS[state] * (FEATURES[state] @ x) + (0 if offsets is None else offsets[state])
+    feedback = model.feedback(jnp.asarray(x), row(data, state))
+    np.testing.assert_allclose(feedback.loss, PLAIN[link](margins).mean(), rtol=1e-13)
+    np.testing.assert_allclose(feedback.constraints, NORMALS[state] @ x - [0.3, 0.2], rtol=1e-13)
+    np.testing.assert_array_equal(feedback.constraint_jac, NORMALS[state])
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("link", [*LINKS, lambda m: jnp.exp(-m)], ids=[*LINKS, "callable"])
+def test_the_fused_pass_agrees_with_automatic_differentiation(link, sparse):
+    model, data = model_and_data(link, sparse)
+    for state in range(3):
+        x, xi = jnp.asarray([0.4, 0.1, -0.7, 1.1]), row(data, state)
+        fused, plain = model.feedback(x, xi), Problem.feedback(model, x, xi)
+        for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-300, 300), min_size=16, max_size=16))
+def test_the_logistic_sum_is_right_for_margins_of_any_size(margins):
+    total, slopes = total_and_slopes(LINKS["logistic"], jnp.asarray(margins))
+    m = np.array(margins)
+    np.testing.assert_allclose(total, np.logaddexp(0, -m).sum(), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(slopes, -np.exp(-np.logaddexp(0, m)), rtol=1e-12, atol=1e-300)
+
+
+def run(problem, data, algorithm=None):
+    source = ed.MarkovSource(CHAIN, data)
+    algorithm = algorithm or ed.edpp(5.0)
+    return ed.run(algorithm, problem, source, x0=np.zeros(4), num_samples=500, seeds=2, record=5)
+
+
+def test_runs_agree_with_the_plain_problem_dense_and_sparse():
+    model, data = model_and_data("logistic")
+    plain = ed.Problem(model.loss, model.constraints, model.geometry)
+    expected = run(plain, data)
+    for sparse in (False, True):
+        found = run(*model_and_data("logistic", sparse))
+        np.testing.assert_allclose(found.x, expected.x, atol=1e-12)
+        np.testing.assert_allclose(found.loss_sum, expected.loss_sum, rtol=1e-12)
+
+
+def test_expectations_are_exact():
+    model, data = model_and_data("logistic")
+    source = ed.MarkovSource(CHAIN, data)
+    reference = ed.solve_reference(model, source, np.zeros(4))
+    by_hand = np.mean([PLAIN["logistic"](y * (a @ reference.x)).mean() for a, y in zip(FEATURES, LABELS, strict=True)])
+    np.testing.assert_allclose(reference.value, by_hand, rtol=1e-12)
+
+
+def test_own_constraints_are_differentiated():
+    def squares(x, xi):
+        return jnp.sum(x**2)[None] - xi.limits[:1]
+
+    model = ed.LinearModel("squared", ed.Ball(3.0), squares)
+    data = model.data(FEATURES, offsets=OFFSETS, normals=NORMALS, limits=[0.3, 0.2])
+    x = jnp.asarray([0.4, 0.1, -0.7, 1.1])
+    feedback = model.feedback(x, row(data, 0))
+    np.testing.assert_allclose(feedback.constraints, [jnp.sum(x**2) - 0.3])
+    np.testing.assert_allclose(feedback.constraint_jac, 2 * x[None])
+
+
+def test_equal_models_share_their_compilation():
+    first, data = model_and_data("logistic")
+    x, xi = jnp.zeros(4), row(data, 0)
+    first.feedback(x, xi)
+    compiled: Any = ed.LinearModel.feedback
+    before = compiled._cache_size()
+    ed.LinearModel("logistic", ed.Ball(1.0)).feedback(x, xi)
+    assert compiled._cache_size() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": []}, "features must hold a matrix for each state"),
+        ({"features": [np.ones(3)]}, "features must hold a matrix for each state"),
+        ({"features": [np.ones((2, 3)), np.ones((2, 4))]}, "as many columns in every state"),
+        ({"labels": LABELS[:2]}, "labels must hold one number for each row"),
+        ({"labels": [y[:-1] for y in LABELS]}, "labels must hold one number for each row"),
+        ({"offsets": [0.0, 0.0, 0.0]}, "offsets must hold one number for each row"),
+        ({"normals": np.ones((3, 4))}, r"normals must have shape \(3, k, 4\)"),
+        ({"limits": [1.0, 2.0, 3.0]}, "limits must have shape"),
+    ],
+)
+def test_wrong_tables_are_refused(change, message):
+    arguments = {"features": FEATURES, "labels": LABELS, "normals": NORMALS, "limits": [0.3, 0.2], **change}
+    with pytest.raises(ValueError, match=message):
+        ed.LinearModel("logistic", ed.Ball(1.0)).data(arguments.pop("features"), arguments.pop("labels"), **arguments)
+
+
+def test_an_unknown_link_is_refused():
+    with pytest.raises(ValueError, match="link must be one of 'logistic', 'hinge', 'squared', got 'probit'"):
+        ed.LinearModel("probit", ed.Ball(1.0))
