@@ -8,9 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import scipy.linalg
-import scipy.sparse as sp
-from scipy.sparse import csgraph
+import scipy
 
 from ergodrift import check
 from ergodrift.sampler import BLOCK, Categorical, Transitions, draw
@@ -71,12 +69,12 @@ class MarkovChain:
             if not symmetric:
                 raise ValueError(f"graph: kind={kind!r} needs a symmetric adjacency matrix; use 'simple' or 'lazy'")
             bound = np.maximum(degree[rows], degree[cols]) if kind == "metropolis" else degree.max()
-            moves = sp.csr_array((values / (1 + bound), (rows, cols)), shape=weights.shape)
-            P = moves + sp.diags_array(1 - np.asarray(moves.sum(axis=1)).ravel())
+            moves = scipy.sparse.csr_array((values / (1 + bound), (rows, cols)), shape=weights.shape)
+            P = moves + scipy.sparse.diags_array(1 - np.asarray(moves.sum(axis=1)).ravel())
         else:
-            P = sp.csr_array((values / degree[rows], (rows, cols)), shape=weights.shape)
-            P = (P + sp.eye_array(len(degree))) / 2 if kind == "lazy" else P
-        P = sp.csr_array(P)
+            P = scipy.sparse.csr_array((values / degree[rows], (rows, cols)), shape=weights.shape)
+            P = (P + scipy.sparse.eye_array(len(degree))) / 2 if kind == "lazy" else P
+        P = scipy.sparse.csr_array(P)
         chain = MarkovChain(P.toarray() if len(degree) <= DENSE_LIMIT else P)
         if symmetric:  # the law is known, and on a large graph costs much to find
             law = np.ones(len(degree)) if kind in ("metropolis", "max_degree") else degree
@@ -93,10 +91,10 @@ class MarkovChain:
         # Inverse iteration on an M-matrix, whose inverse has no negative entry: nothing cancels, so rare states keep
         # their digits too. Its diagonal is what leaves a state, which 1 - P_ii would give with fewer digits.
         size, shift = self.num_states, 1e-12
-        if sp.issparse(self.P):
-            moves = sp.csc_array(self.P - sp.diags_array(self.P.diagonal()))
-            system = sp.csc_array(sp.diags_array(shift + moves.sum(axis=1)) - moves.T)
-            solve = sp.linalg.splu(system, diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve
+        if scipy.sparse.issparse(self.P):
+            moves = scipy.sparse.csc_array(self.P - scipy.sparse.diags_array(self.P.diagonal()))
+            system = scipy.sparse.csc_array(scipy.sparse.diags_array(shift + moves.sum(axis=1)) - moves.T)
+            solve = scipy.sparse.linalg.splu(system, diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve
         else:
             moves = self.P * (1 - np.eye(size))
             solve = functools.partial(
@@ -113,8 +111,10 @@ class MarkovChain:
     @functools.cached_property
     def is_reversible(self) -> bool:
         """Whether mu_i P_ij = mu_j P_ji."""
-        flow = sp.csr_array(sp.csr_array(self.P) * self.stationary[:, None])  # edge by edge: rare cycles count too
-        gap = sp.coo_array(abs(flow - flow.T) - 1e-8 * (flow + flow.T))
+        flow = scipy.sparse.csr_array(
+            scipy.sparse.csr_array(self.P) * self.stationary[:, None]
+        )  # edge by edge: rare cycles count too
+        gap = scipy.sparse.coo_array(abs(flow - flow.T) - 1e-8 * (flow + flow.T))
         return not (gap.data > 0).any()
 
     @functools.cached_property
@@ -206,7 +206,7 @@ class MarkovChain:
             raise ValueError(
                 f"exact mixing times and spectra need a dense matrix; {self.num_states} states are too many"
             )
-        return self.P.toarray() if sp.issparse(self.P) else self.P
+        return self.P.toarray() if scipy.sparse.issparse(self.P) else self.P
 
     def _reversible_distance(self, t: int) -> float:
         """d_mix(t) from the spectrum: P^t - mu = sum over eigenvalues other than 1 of lambda^t v w."""
@@ -228,10 +228,10 @@ def _stochastic_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _validated(P: Any) -> Any:
     """P as a float64 array, or CSR where it came sparse, after all the checks."""
-    P = sp.csr_array(P, dtype=float) if sp.issparse(P) else np.array(P, dtype=float)
+    P = scipy.sparse.csr_array(P, dtype=float) if scipy.sparse.issparse(P) else np.array(P, dtype=float)
     if P.ndim != 2 or P.shape[0] != P.shape[1] or P.shape[0] == 0:
         raise ValueError(f"P must be a square matrix, got shape {P.shape}")
-    values = P.data if sp.issparse(P) else P
+    values = P.data if scipy.sparse.issparse(P) else P
     if not np.isfinite(values).all():
         raise ValueError("P holds NaN or infinite entries")
     if values.size and values.min() < 0:
@@ -240,10 +240,10 @@ def _validated(P: Any) -> Any:
     worst = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst] - 1) > 1e-6:
         raise ValueError(f"P must be row-stochastic: row {worst} sums to {sums[worst]:.6g}; divide each row by its sum")
-    P = sp.csr_array(P / sums[:, None]) if sp.issparse(P) else P / sums[:, None]
-    pattern = sp.csr_array(P)
+    P = scipy.sparse.csr_array(P / sums[:, None]) if scipy.sparse.issparse(P) else P / sums[:, None]
+    pattern = scipy.sparse.csr_array(P)
     pattern.eliminate_zeros()
-    count, labels = csgraph.connected_components(pattern, directed=True, connection="strong")
+    count, labels = scipy.sparse.csgraph.connected_components(pattern, directed=True, connection="strong")
     if count > 1:
         other = int(np.argmax(labels != labels[0]))
         raise ValueError(
@@ -261,7 +261,7 @@ def _validated(P: Any) -> Any:
 
 def _period(pattern: Any) -> int:
     """The period of an irreducible chain: the gcd of level(i) + 1 - level(j) over edges, levels breadth first."""
-    order, parents = csgraph.breadth_first_order(pattern, 0, directed=True)
+    order, parents = scipy.sparse.csgraph.breadth_first_order(pattern, 0, directed=True)
     level = np.zeros(pattern.shape[0], dtype=np.int64)
     for node in order[1:]:
         level[node] = level[parents[node]] + 1
@@ -276,7 +276,7 @@ def _adjacency(graph: Any) -> Any:
 
         graph = networkx.to_scipy_sparse_array(graph, format="csr")
     try:
-        matrix = sp.csr_array(graph, dtype=float, copy=True)
+        matrix = scipy.sparse.csr_array(graph, dtype=float, copy=True)
     except (TypeError, ValueError) as error:
         raise TypeError(f"graph must be a networkx graph or an adjacency matrix, got {type(graph).__name__}") from error
     shape: Any = matrix.shape

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from ergodrift import check, tree
 from ergodrift.geometry import Geometry
@@ -126,8 +126,10 @@ class LinearModel(Problem):
             limits: (states, k), or (k,) for all states alike.
         """
         states = len(features)
-        sparse = any(sp.issparse(part) for part in features)
-        parts: list[Any] = [sp.csr_array(part) if sparse else np.asarray(part, dtype=float) for part in features]
+        sparse = any(scipy.sparse.issparse(part) for part in features)
+        parts: list[Any] = [
+            scipy.sparse.csr_array(part) if sparse else np.asarray(part, dtype=float) for part in features
+        ]
         if not states or any(part.ndim != 2 or 0 in part.shape for part in parts):
             raise ValueError(f"features must hold a matrix for each state, got shapes {[p.shape for p in parts]}")
         if len({part.shape[1] for part in parts}) > 1:
@@ -188,7 +190,7 @@ class _MeanLink:
 
 def half_spaces(x: Any, xi: Rows) -> Any:
     """c_k . x - l_k, for each k."""
-    return jnp.sum(xi.normals * x, axis=-1) - xi.limits
+    return tree.pushforward(xi.normals, x) - xi.limits
 
 
 def _surplus(link: Callable[[Any], Any], xi: Rows, x: Any) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax.flatten_util import ravel_pytree
-from scipy.optimize import minimize
 
 from ergodrift.expectation import BATCH, average, check_parts, wide
 from ergodrift.geometry import Box
@@ -160,7 +160,7 @@ class _Program:
             {"type": "eq", "fun": lambda z: region.equal @ z - 1, "jac": lambda z: region.equal},
         ]
         present = [True, len(region.excess(self.start)[0]) > 0, len(region.equal) > 0]
-        found = minimize(
+        found = scipy.optimize.minimize(
             objective,
             self.start,
             jac=True,

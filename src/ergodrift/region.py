@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import scipy.linalg
+import scipy
 from jax.flatten_util import ravel_pytree
-from scipy.optimize import lsq_linear
 
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 
@@ -67,7 +66,7 @@ class Region(NamedTuple):
             return multipliers, float(np.abs(gradient).max())
         low = np.zeros(len(normals))
         low[len(normals) - len(self.equal) :] = -np.inf
-        fit = lsq_linear(normals.T, -gradient, bounds=(low, np.inf), tol=1e-14)
+        fit = scipy.optimize.lsq_linear(normals.T, -gradient, bounds=(low, np.inf), tol=1e-14)
         multipliers[active] = fit.x[: active.sum()]
         return multipliers, float(np.abs(normals.T @ fit.x + gradient).max())
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 # Random bits are drawn, and float32 sums are closed, every so many samples. Small enough that the loop over samples of
 # a small problem fits what XLA's CPU backend compiles into a single function; large enough that a block costs little.
@@ -69,7 +69,7 @@ class Transitions(NamedTuple):
 
     @staticmethod
     def from_matrix(P: Any) -> Transitions:
-        matrix = sp.csr_array(P)
+        matrix = scipy.sparse.csr_array(P)
         matrix.eliminate_zeros()
         matrix.sort_indices()
         counts = np.diff(matrix.indptr)

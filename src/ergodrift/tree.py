@@ -92,19 +92,32 @@ def squared_norm(a: Any) -> Any:
     return total(jax.tree.map(jnp.square, a))
 
 
-# The two products with the Jacobian are written as sums, not as `dot`: on small problems XLA's CPU backend then
-# fuses the whole round into one loop, which is several times faster than a call into its matrix library.
+# On small problems the two products with the Jacobian are written as sums, not as `dot`: XLA's CPU backend then fuses
+# the whole round into one loop, which is several times faster than a call into its matrix library. Long sums it adds up
+# one by one, and there the library wins.
+LONG = 4096
 
 
 def pullback(queue: jax.Array, jac: T) -> T:
     """sum_i Q_i dg_i: the Jacobian (leading axis i) weighed by the queue."""
-    return jax.tree.map(lambda j: jnp.sum(queue.reshape(-1, *[1] * (j.ndim - 1)) * j, axis=0), jac)
+
+    def leaf(j: jax.Array) -> jax.Array:
+        if j.size >= LONG:
+            return jnp.tensordot(queue, j, axes=1)
+        return jnp.sum(queue.reshape(-1, *[1] * (j.ndim - 1)) * j, axis=0)
+
+    return jax.tree.map(leaf, jac)
 
 
 def pushforward(jac: Any, step: Any) -> Any:
     """(dg_i . step)_i: what the linearised constraints change by along `step`."""
-    rows = jax.tree.map(lambda j, s: jnp.sum(j * s, axis=tuple(range(1, j.ndim))), jac, step)
-    return sum(jax.tree.leaves(rows))
+
+    def leaf(j: jax.Array, s: jax.Array) -> jax.Array:
+        if j.size >= LONG:
+            return jnp.tensordot(j, s, axes=s.ndim)
+        return jnp.sum(j * s, axis=tuple(range(1, j.ndim)))
+
+    return sum(jax.tree.leaves(jax.tree.map(leaf, jac, step)))
 
 
 # Compensated summation (Neumaier's variant of Kahan's): a float32 sum of 10^8 terms keeps its digits.

@@ -1,0 +1,206 @@
+"""EDPP-t on the paper's problem against the same loop in C, numba, numpy and Cooper; 64 seeds on all cores; MDPP.
+
+python benchmarks/one_seed.py [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from common import LIMIT, RADIUS, TAU_MIX, CLoop, best_of, setting, write
+
+import ergodrift as ed
+
+SEEDS = 64
+
+
+def naive(source, y_first):
+    """The same problem as a user may write it: rows (n, 3), labels beside them, derivatives by JAX."""
+    data = source.data
+    rows = np.moveaxis(data.features.columns, 1, 2)[:, :2000]
+    labels = np.where(np.arange(2000) < 1000, 1.0, -1.0)  # as `synthetic` orders them
+    covariance = data.normals[:, 0]
+    table = {"X": rows * labels[:, None], "y": np.tile(labels, (3, 1)), "c": covariance}
+
+    def constraints(x, xi):
+        value = xi["c"] @ x
+        return jnp.stack([value - LIMIT, -value - LIMIT])
+
+    def log1p_exp(x, xi):
+        return jnp.mean(jnp.log1p(jnp.exp(-xi["y"] * (xi["X"] @ x))))
+
+    def softplus(x, xi):
+        return jnp.mean(jax.nn.softplus(-xi["y"] * (xi["X"] @ x)))
+
+    loss = log1p_exp if y_first else softplus
+    return ed.Problem(loss, constraints, ed.Ball(RADIUS)), ed.MarkovSource(source.chain, table)
+
+
+def step(grad, covariance, value, x, queue, t):
+    """One update of EDPP-t in numpy, the gradient and the covariance at hand."""
+    proximity = TAU_MIX * t
+    target = x - (np.sqrt(proximity) * grad + (queue[0] - queue[1]) * covariance) / (2 * proximity)
+    norm = np.sqrt(np.sum(target * target))
+    if norm > RADIUS:
+        target = target * (RADIUS / norm)
+    change = np.sum(covariance * (target - x))
+    first = max(queue[0] + value - LIMIT + change, 0.0)
+    return target, (first, max(queue[1] - value - LIMIT - change, 0.0))
+
+
+def numpy_loop(data, kind):
+    columns, normals = data.features.columns.astype(kind), data.normals[:, 0].astype(kind)
+
+    def go(path):
+        x, queue, total = np.zeros(3, kind), (0.0, 0.0), np.zeros(3)
+        for t, state in enumerate(path, start=1):
+            rows, covariance = columns[state], normals[state]
+            total += x
+            grad = -(rows @ (1 / (1 + np.exp(x @ rows)))) / rows.shape[1]
+            x, queue = step(grad, covariance, covariance @ x, x, queue, t)
+        return x
+
+    return go
+
+
+def numba_loop(data, kind):
+    import numba  # pyright: ignore[reportMissingImports]
+
+    columns, normals = data.features.columns.astype(kind), data.normals[:, 0].astype(kind)
+    update = numba.njit(step)
+
+    @numba.njit(fastmath=True)
+    def loop(columns, normals, path, x):
+        queue, total = (0.0, 0.0), np.zeros(3)
+        for t in range(len(path)):
+            rows, covariance = columns[path[t]], normals[path[t]]
+            grad = np.zeros_like(x)
+            for i in range(rows.shape[1]):
+                wrong = 1 / (1 + np.exp(x[0] * rows[0, i] + x[1] * rows[1, i] + x[2] * rows[2, i]))
+                for k in range(3):
+                    grad[k] -= wrong * rows[k, i]
+            for k in range(3):
+                total[k] += x[k]
+            target, queue = update(grad / rows.shape[1], covariance, np.sum(covariance * x), x, queue, t + 1)
+            x = target.astype(columns.dtype)
+        return x
+
+    return lambda path: loop(columns, normals, path, np.zeros(3, kind))
+
+
+def cooper_loop(data, kind):
+    """Cooper with its own primal-dual optimiser: the update differs, what a round evaluates is the same."""
+    import cooper  # pyright: ignore[reportMissingImports]
+    import torch  # pyright: ignore[reportMissingImports]
+
+    torch.set_num_threads(1)
+    real = torch.float32 if kind == np.float32 else torch.float64
+    torch.set_default_dtype(real)
+    columns, normals = (torch.tensor(a, dtype=real) for a in (data.features.columns, data.normals[:, 0]))
+
+    class Fair(cooper.ConstrainedMinimizationProblem):
+        def __init__(self):
+            super().__init__()
+            multiplier = cooper.multipliers.DenseMultiplier(num_constraints=2).to(real)
+            self.fair = cooper.Constraint(cooper.ConstraintType.INEQUALITY, cooper.formulations.Lagrangian, multiplier)
+
+        def compute_cmp_state(self, x, state):
+            loss = torch.nn.functional.softplus(-(x @ columns[state])).mean()
+            value = normals[state] @ x
+            both = cooper.ConstraintState(violation=torch.stack([value - LIMIT, -value - LIMIT]))
+            return cooper.CMPState(loss=loss, observed_constraints={self.fair: both})
+
+    def go(path):
+        x, problem = torch.zeros(3, dtype=real, requires_grad=True), Fair()
+        primal = torch.optim.SGD([x], lr=0.05)
+        dual = torch.optim.SGD(problem.dual_parameters(), lr=0.05, maximize=True)
+        optimiser = cooper.optim.SimultaneousOptimizer(problem, primal, dual)
+        for state in path:
+            optimiser.roll(compute_cmp_state_kwargs={"x": x, "state": int(state)})
+            with torch.no_grad():
+                x *= torch.clamp(RADIUS / (x.norm() + 1e-12), max=1.0)
+        return x.detach().numpy()
+
+    return go
+
+
+def optional(make, *arguments):
+    try:
+        return make(*arguments)
+    except ImportError as error:
+        print(f"left out: {error}")
+        return None
+
+
+def measure(kind, rounds):
+    """Microseconds a round of every competitor, and of ours in several uses."""
+    name = np.dtype(kind).name
+    rows = {}
+    with jax.enable_x64(kind == np.float64):
+        problem, source, _ = setting()
+        path = np.asarray(source.paths(1, rounds))[0]
+        x0, one = np.zeros(3, kind), [jax.devices()[0]]
+
+        def run(algorithm, problem: ed.Problem = problem, source=source):
+            return lambda: ed.run(algorithm, problem, source, x0=x0, num_samples=rounds, record=1).x
+
+        bare, loss = CLoop(source.data, kind, False), CLoop(source.data, kind, True)
+        ours = run(ed.edpp(TAU_MIX))
+        atol = 1e-3 if kind == np.float32 else 1e-9
+        np.testing.assert_allclose(np.asarray(ours())[0, 0], bare(path)[0], atol=atol)  # the same path, the same end
+        jobs = {
+            "C": lambda: bare(path),
+            "C, losses summed too": lambda: loss(path),
+            "ergodrift, fairness problem": ours,
+            "ergodrift, log1p(exp(-y * (X @ x)))": run(ed.edpp(TAU_MIX), *naive(source, True)),
+            "ergodrift, softplus(-y * (X @ x))": run(ed.edpp(TAU_MIX), *naive(source, False)),
+            "ergodrift, MDPP": run(ed.mdpp()),
+            "ergodrift, MDPP with cap T^2": run(ed.mdpp(cap=None)),
+        }
+        with jax.default_device(one[0]):
+            best_of(1, *jobs.values())
+            for job, spent in zip(jobs, best_of(5, *jobs.values()), strict=True):
+                rows[job] = spent / rounds * 1e6
+        few = path[: max(rounds // 50, 500)]
+        for job, make in {"numba": numba_loop, "numpy": numpy_loop, "Cooper": cooper_loop}.items():
+            loop = optional(make, source.data, kind)
+            if loop is not None:
+                loop(few[:5])
+                rows[job] = best_of(3, lambda loop=loop: loop(few))[0] / len(few) * 1e6
+
+        each = max(rounds // 10, 1000)
+        paths = np.asarray(source.paths(SEEDS, each))
+
+        def c_on_all_cores():
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(bare, paths))
+
+        def together():
+            return ed.run(ed.edpp(TAU_MIX), problem, source, x0=x0, num_samples=each, seeds=SEEDS, record=1).x
+
+        best_of(1, c_on_all_cores, together)
+        spent = best_of(5, c_on_all_cores, together)
+        rows["64 seeds, C"], rows["64 seeds, ergodrift"] = (s / each / SEEDS * 1e6 for s in spent)
+    print(f"{name}: microseconds a round (and seed), and as a multiple of C")
+    for job, value in rows.items():
+        base = rows["64 seeds, C"] if job.startswith("64") else rows["C"]
+        print(f"  {job:38}{value:10.3f}{value / base:10.2f}x")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=50_000)
+    rounds = parser.parse_args().rounds
+    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+    rows = {np.dtype(kind).name: measure(kind, rounds) for kind in (np.float32, np.float64)}
+    write("one_seed", {"unit": "microseconds a round and seed", "rounds": rounds, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
