@@ -10,8 +10,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
-    "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator", "schedule",
-    "method", "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics",
+    "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "expectation", "along",
+    "autocorrelation", "relaxation", "transitions", "stationarity", "diagnose", "intervals", "certify", "estimator",
+    "schedule", "method", "algorithms", "loop", "progress", "checkpoint", "run", "region", "reference", "metrics",
     "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 

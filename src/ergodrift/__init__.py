@@ -2,7 +2,9 @@
 
 from ergodrift import metrics
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
+from ergodrift.certify import Certificate, Monitor, certify
 from ergodrift.chain import MarkovChain
+from ergodrift.diagnose import Diagnosis, diagnose
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 from ergodrift.problem import Problem
 from ergodrift.reference import Reference, solve_reference
@@ -16,6 +18,8 @@ __all__ = [
     "Algorithm",
     "Ball",
     "Box",
+    "Certificate",
+    "Diagnosis",
     "EntropySimplex",
     "Feedback",
     "Geometry",
@@ -24,6 +28,7 @@ __all__ = [
     "L1Ball",
     "MarkovChain",
     "MarkovSource",
+    "Monitor",
     "NonFiniteError",
     "Problem",
     "Product",
@@ -38,6 +43,8 @@ __all__ = [
     "Weights",
     "Zip",
     "adpp",
+    "certify",
+    "diagnose",
     "dpp",
     "edpp",
     "mdpp",

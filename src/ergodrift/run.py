@@ -12,6 +12,7 @@ import numpy as np
 
 from ergodrift import check, loop, tree
 from ergodrift.algorithms import Algorithm
+from ergodrift.certify import FRESH, Certificate, certify, refuse_training
 from ergodrift.checkpoint import Checkpoint
 from ergodrift.method import checked_point
 from ergodrift.problem import Problem
@@ -26,7 +27,7 @@ class NonFiniteError(ArithmeticError):
     """A NaN or an infinity arose during a run; the message names the seed, the sample and the quantity."""
 
 
-@tree.module("name")
+@tree.module("name", "source")
 class Result:
     """What a run leaves: thinned records with leading axes (seeds, records).
 
@@ -44,6 +45,7 @@ class Result:
         constraint_sum: likewise for g, (..., n).
         solution: what the algorithm recommends: x̄ at the end, leading axis seeds.
         paths: the paths that were passed in, if any.
+        source: where its samples came from.
     """
 
     name: str
@@ -59,6 +61,43 @@ class Result:
     constraint_sum: Any
     solution: Any
     paths: Any
+    source: Source
+
+    def certify(
+        self,
+        problem: Problem,
+        source: Source | None = None,
+        confidence: float = 0.95,
+        method: str = "batch",
+        *,
+        row: int = 0,
+        num_samples: int | None = None,
+        seed: int = FRESH,
+        tau_mix: float | None = None,
+        bounds: Any = None,
+    ) -> Certificate:
+        """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
+
+        Args:
+            problem: the one that was solved.
+            source: of fresh samples: the run's own unless given, with a path of another seed. After a run on a recorded
+                series it must hold samples that the run did not see.
+            row: which seed's solution.
+            num_samples: as many as the run took, unless given.
+
+        The others are those of `certify`.
+        """
+        source = self.source if source is None else source
+        refuse_training(self.source, source)
+        seeds = np.asarray(self.seeds).tolist()
+        if source.length is None and seed in seeds:
+            raise ValueError(f"seed={seed} is one of those the run was fitted on; pass another")
+        if num_samples is None and source.length is None:
+            num_samples = int(np.asarray(self.samples)[-1])
+        row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
+        x = jax.tree.map(lambda leaf: leaf[row], self.solution)
+        fresh: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "tau_mix": tau_mix, "bounds": bounds}
+        return certify(problem, x, source, confidence, method, **fresh)
 
     def __repr__(self) -> str:
         seeds, records = np.shape(self.rounds)[-2:]
@@ -149,7 +188,7 @@ def run(
     records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
-    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
+    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths, source=source)
 
 
 def _spread(seeds: Any, count: int) -> Any:
