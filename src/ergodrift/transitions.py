@@ -51,7 +51,7 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
     they do not. Without it, a path that visits each state a few times only would always look slow.
 
     The interval is a parametric bootstrap: paths are drawn from the estimate and estimated in turn; log tau has the bias
-    that they show taken off, plus and minus the normal quantile times their spread. (Hsu, Kontorovich and Szepesvari 2015
+    that they show taken off, plus and minus Student's quantile times their spread. (Hsu, Kontorovich and Szepesvari 2015
     and Wolfer and Kontorovich 2019 give intervals that hold for every n; they need far longer paths to say anything.)
     """
     path = np.asarray(path)
@@ -64,8 +64,8 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
     P = _estimate(counts, visits, strength, reversible)
     tau = mixing_times(P[None])[0]
 
-    # Paths of some 200 tau show bias and spread well enough: these scale as 1/n and 1/sqrt(n).
-    blocks = 2 ** int(np.ceil(np.log2(min(len(path), max(200 * tau, 1000)) / BLOCK)))  # few lengths: few compilations
+    # Paths of some 60 tau show bias and spread well enough: these scale as 1/n and 1/sqrt(n).
+    blocks = 2 ** int(np.ceil(np.log2(min(len(path), max(60 * tau, 1000)) / BLOCK)))  # few lengths: few compilations
     length = min(blocks * BLOCK, len(path))
     keys = jax.random.split(jax.random.key(0), replicates)  # the same path has the same interval
     sampler = MarkovChain(P).sampler()
@@ -80,7 +80,9 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
     alike = strength / (strength + counts.sum() / size)
     alone = mixing_times(_estimate(counts, visits, 1e-3, reversible)[None])[0]
     moved = (1 - alike) * np.log(tau / alone) / 2
-    reach = scipy.stats.norm.ppf((1 + confidence) / 2) * np.sqrt(spread**2 + bias**2 + moved**2)
+    # One piece of information in some 8 mixing times: few of them know their spread badly.
+    quantile = scipy.stats.t.ppf((1 + confidence) / 2, max(len(path) / (8 * tau), 3))
+    reach = quantile * np.sqrt(spread**2 + bias**2 + moved**2)
     interval = np.exp([centre - reach, centre + reach])
     values = np.sort(np.abs(np.linalg.eigvals(P)))
     return ChainEstimate(
