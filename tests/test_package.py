@@ -12,8 +12,8 @@ PACKAGE = ROOT / "src" / "ergodrift"
 ORDER = [
     "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "expectation", "along",
     "autocorrelation", "relaxation", "transitions", "stationarity", "diagnose", "intervals", "certify", "estimator",
-    "schedule", "learned", "method", "algorithms", "loop", "progress", "checkpoint", "run", "region", "reference", "metrics",
-    "problems", "experiments", "report", "cli",
+    "schedule", "learned", "method", "algorithms", "loop", "progress", "checkpoint", "run", "region", "reference",
+    "metrics", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 

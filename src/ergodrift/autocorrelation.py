@@ -1,4 +1,5 @@
-"""Autocorrelation of recorded series: integrated time, effective sample size, block length. Time is the leading axis."""
+"""Autocorrelation of recorded series: integrated time, effective sample size, block length. Time is the leading
+axis."""
 
 from __future__ import annotations
 
@@ -45,10 +46,10 @@ def autocovariance(series: np.ndarray, lags: int | None = None) -> np.ndarray:
     n = len(series)
     lags = n if lags is None else min(lags, n)
     centred = series - series.mean(axis=0)
-    spectrum = scipy.fft.rfft(centred, scipy.fft.next_fast_len(n + lags - 1, real=True), axis=0)
+    size = scipy.fft.next_fast_len(n + lags - 1, real=True)
+    spectrum: Any = scipy.fft.rfft(centred, size, axis=0)
     power = np.square(spectrum.real) + np.square(spectrum.imag)
-    full = scipy.fft.irfft(power, scipy.fft.next_fast_len(n + lags - 1, real=True), axis=0)
-    return np.asarray(full)[:lags] / n
+    return np.asarray(scipy.fft.irfft(power, size, axis=0))[:lags] / n
 
 
 def integrated_time(series: np.ndarray, method: str = "geyer") -> np.ndarray:

@@ -285,8 +285,8 @@ def refuse_training(trained: Source, given: Source) -> None:
         shared = _overlap(_rows(trained.data), _rows(given.data))
     if shared:
         raise ValueError(
-            "these are the samples that the point was fitted on; a certificate needs samples of their own: keep a part of "
-            "the series back, such as SeriesSource(data[n:]) after a run on SeriesSource(data[:n])"
+            "these are the samples that the point was fitted on; a certificate needs samples of their own: keep a part "
+            "of the series back, such as SeriesSource(data[n:]) after a run on SeriesSource(data[:n])"
         )
 
 

@@ -27,7 +27,7 @@ MOST_STATES = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-    """One series along the path: integrated times by Geyer and by Sokal, effective size, relaxation time, block length."""
+    """One series along the path: integrated times by Geyer and Sokal, effective size, relaxation time, block length."""
 
     name: str
     geyer: float
@@ -43,7 +43,8 @@ class Diagnosis:
 
     Attributes:
         num_samples: n.
-        tau_mix: the mixing time that the data behave like. For a path of finitely many states, the exact definition (the
+        tau_mix: the mixing time that the data behave like. For a path of finitely many states, the exact definition
+        (the
             first t with total variation distance at most 1/4 from every start) applied to the estimated chain. For any
             other series the relaxation time 1 / (1 - lambda) of its slowest visible mode, autocorrelation ~ lambda^k:
             (t_rel - 1) log 2 <= tau_mix <= t_rel log(4 / mu_min) for every reversible finite chain, an AR(1) series
@@ -75,8 +76,8 @@ class Diagnosis:
         """One sentence."""
         low, high = (_short(value) for value in self.tau_mix_interval)
         return (
-            f"these data behave like tau_mix ≈ {_short(self.tau_mix)} [{low}, {high}]; {self.num_samples:,} samples are "
-            f"worth about {_short(self.ess)}; use ed.edpp(tau_mix={_short(self.tau_mix)})"
+            f"these data behave like tau_mix ≈ {_short(self.tau_mix)} [{low}, {high}]; {self.num_samples:,} samples "
+            f"are worth about {_short(self.ess)}; use ed.edpp(tau_mix={_short(self.tau_mix)})"
         )
 
     def __str__(self) -> str:

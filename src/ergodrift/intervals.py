@@ -1,8 +1,8 @@
 """Intervals for the stationary mean of dependent series, column by column of (n, k).
 
-`batch`, `overlapping` and `bootstrap` hold as n grows, whatever the law; `hoeffding`, `bernstein` and `anytime` hold for
-every n, for values in known bounds and a known mixing time. `iid_normal` and `iid_bootstrap` ignore the dependence; they
-are here to be compared with.
+`batch`, `overlapping` and `bootstrap` hold as n grows, whatever the law; `hoeffding`, `bernstein` and `anytime` hold
+for every n, for values in known bounds and a known mixing time. `iid_normal` and `iid_bootstrap` ignore the
+dependence; they are here to be compared with.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def _flat(length: Any, tau: np.ndarray) -> np.ndarray:
 def batch_errors(values: np.ndarray, overlap: bool) -> tuple[np.ndarray, np.ndarray]:
     """Standard errors of the means, (k,), and the number of batches that each stands on.
 
-    As many batches as last 20 relaxation times each, between 5 and 40. What correlation between neighbouring batches takes
-    from their spread is put back, as for autocorrelation exp(-k / tau): at 20 relaxation times it is 5 % of the variance.
+    As many batches as last 20 relaxation times each, between 5 and 40. What correlation between neighbouring batches
+    takes from their spread is put back, as for autocorrelation exp(-k / tau): at 20 relaxation times it is 5 % of the
+    variance.
     """
     y = _cut(values)
     n = len(y)
@@ -84,7 +85,7 @@ def batch(values: np.ndarray, delta: float) -> Bounds:
 
 
 def overlapping(values: np.ndarray, delta: float) -> Bounds:
-    """Overlapping batch means (Meketon and Schmeiser 1984), with fixed-b critical values (Kiefer and Vogelsang 2005)."""
+    """Overlapping batch means (Meketon and Schmeiser 1984); fixed-b critical values (Kiefer and Vogelsang 2005)."""
     error, numbers = batch_errors(values, overlap=True)
     scale, freedom = np.array([FIXED_B[m] for m in numbers]).T
     return _around(values, scale * scipy.stats.t.ppf(1 - delta / 2, freedom) * error)
@@ -170,8 +171,8 @@ def anytime(
 ) -> Bounds:
     """An interval that may be looked at after every sample: it holds at all times together.
 
-    With g the solution of the Poisson equation, whose values lie within 2 tau_mix (b - a) of each other, S_n - n mu is a
-    martingale but for twice that range at most. Over a block of L = 2 tau_mix samples the martingale moves within
+    With g the solution of the Poisson equation, whose values lie within 2 tau_mix (b - a) of each other, S_n - n mu is
+    a martingale but for twice that range at most. Over a block of L = 2 tau_mix samples the martingale moves within
     (L + 2 tau_mix)(b - a), so `boundary` applies with the variance 2 tau_mix (b - a)^2 a sample (docs/trust.md). The
     intervals at all block ends so far are intersected.
     """

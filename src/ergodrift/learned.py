@@ -48,13 +48,15 @@ class LearnedWeights(NamedTuple):
 class Learned:
     """V_t = m_t^beta, alpha_t = m_t with m_t = max(m_{t-1}, tau_t t), tau_t estimated from rounds 1..t.
 
-    So V_t, alpha_t and alpha_t / V_t = m_t^(1 - beta) never decrease, as appendix A requires, whatever the estimates do.
+    So V_t, alpha_t and alpha_t / V_t = m_t^(1 - beta) never decrease, as appendix A requires, whatever the estimates
+    do.
 
     tau_t = (T + 1) / 2 with T the integrated autocorrelation time of the loss, the constraints and one direction of the
-    gradient of the loss along the run, the largest of them. With A_j the Allan variance of blocks of 2^j rounds, sum_j A_j
-    / 2 is the variance of a series and 2^j A_j its long-run variance once blocks are long against the dependence, so T =
-    max_j 2^j A_j / (sum_j A_j / 2), over levels with 16 pairs of blocks or more. A level remembers its last 64 pairs: what
-    the first moves of x_t did to the series is forgotten. As long as the chain has not moved, T grows with t.
+    gradient of the loss along the run, the largest of them. With A_j the Allan variance of blocks of 2^j rounds, sum_j
+    A_j / 2 is the variance of a series and 2^j A_j its long-run variance once blocks are long against the dependence,
+    so T = max_j 2^j A_j / (sum_j A_j / 2), over levels with 16 pairs of blocks or more. A level remembers its last 64
+    pairs: what the first moves of x_t did to the series is forgotten. As long as the chain has not moved, T grows with
+    t.
     """
 
     beta: Any

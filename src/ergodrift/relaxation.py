@@ -1,13 +1,13 @@
 """The relaxation time of a series: how slowly its slowest visible mode decays, with an interval.
 
 The spectrum of a series whose autocorrelation is lambda^k is a Lorentzian; whatever decays much faster adds a flat
-floor under it. Both are fitted to the periodogram by Whittle's likelihood, on the lowest frequencies alone where a slower
-mode shows there.
+floor under it. Both are fitted to the periodogram by Whittle's likelihood, on the lowest frequencies alone where a
+slower mode shows there.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.fft
@@ -34,33 +34,33 @@ class Spectrum(NamedTuple):
 
     power: np.ndarray
     frequency: np.ndarray
-    count: np.ndarray
+    size: np.ndarray
 
     @staticmethod
     def of(series: np.ndarray) -> Spectrum:
         n = len(series)
-        transform = scipy.fft.rfft(series - series.mean())[1 : (n + 1) // 2]
+        full: Any = scipy.fft.rfft(series - series.mean())
+        transform = full[1 : (n + 1) // 2]
         power = (np.square(transform.real) + np.square(transform.imag)) / n
-        size = len(power)
-        edges = np.arange(min(SINGLE, size) + 1)
-        if size > SINGLE:
-            steps = int(np.ceil(np.log2(size / SINGLE) * PER_OCTAVE)) + 1
-            edges = np.union1d(edges, np.geomspace(SINGLE, size, steps).round().astype(int))
-        count = np.diff(edges)
-        frequency = 2 * np.pi / n * (edges[:-1] + 1 + (count - 1) / 2)
-        return Spectrum(np.add.reduceat(power, edges[:-1]) / count, frequency, count.astype(float))
+        edges = np.arange(min(SINGLE, len(power)) + 1)
+        if len(power) > SINGLE:
+            steps = int(np.ceil(np.log2(len(power) / SINGLE) * PER_OCTAVE)) + 1
+            edges = np.union1d(edges, np.geomspace(SINGLE, len(power), steps).round().astype(int))
+        size = np.diff(edges)
+        frequency = 2 * np.pi / n * (edges[:-1] + 1 + (size - 1) / 2)
+        return Spectrum(np.add.reduceat(power, edges[:-1]) / size, frequency, size.astype(float))
 
     def below(self, frequency: float) -> Spectrum:
         kept = self.frequency <= frequency
-        return Spectrum(self.power[kept], self.frequency[kept], self.count[kept])
+        return Spectrum(self.power[kept], self.frequency[kept], self.size[kept])
 
     def deviance(self, lam: np.ndarray, odds: np.ndarray) -> np.ndarray:
         """-2 log-likelihood of shapes K(lambda) + odds, the scale fitted; (lambda, odds)."""
         lam = lam[:, None, None]
         shape = (1 - lam**2) / (1 - 2 * lam * np.cos(self.frequency) + lam**2) + odds[:, None]
-        total = self.count.sum()
-        scale = np.sum(self.count * (self.power / shape), axis=2) / total
-        return 2 * (np.sum(self.count * np.log(shape), axis=2) + total * np.log(scale))
+        total = self.size.sum()
+        scale = np.sum(self.size * (self.power / shape), axis=2) / total
+        return 2 * (np.sum(self.size * np.log(shape), axis=2) + total * np.log(scale))
 
 
 def relaxation(series: np.ndarray, confidence: float = 0.95) -> Relaxation:
@@ -79,7 +79,7 @@ def relaxation(series: np.ndarray, confidence: float = 0.95) -> Relaxation:
     share = 1.0
     # A floor under the Lorentzian; then again on lower frequencies for as long as a slower mode shows there.
     band, before = spectrum, pure.min()
-    while band.count.sum() >= 12:
+    while band.size.sum() >= 12:
         profile = band.deviance(slow, FLOORS)
         lowest = profile.min(axis=1)
         slower = float(slow[np.argmin(lowest)])
@@ -89,6 +89,8 @@ def relaxation(series: np.ndarray, confidence: float = 0.95) -> Relaxation:
         elif band is not spectrum:
             break
         band = spectrum.below(BAND * (1 - abs(best)))
+        if not band.size.size:
+            break
         before = band.deviance(np.array([best]), FLOORS).min()
     sizes = 1 / (1 - np.abs(kept))
     crosses = (kept < 0).any() and (kept > 0).any()  # then lambda = 0 is among what is kept

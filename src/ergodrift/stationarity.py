@@ -52,7 +52,7 @@ def levelled(names: list[str], series: np.ndarray) -> tuple[np.ndarray, list[str
         else:
             kind = f"changes regime near sample {round(STEPS[best - 1] * n):,}: its level differs after it"
         warnings.append(
-            f"{names[column]} {kind}; the figures are about what is left without it: look at the path before you use them"
+            f"{names[column]} {kind}; the figures are about what is left without it: look at the path first"
         )
     scores = change_scores(np.square(rest - rest.mean(axis=0)))
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):

@@ -46,13 +46,14 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
 
     Unless the counts N_ij and N_ji clearly differ, the chain is taken to be reversible and both stand for each other.
     Each row of counts is then drawn towards a law common to all rows, "stay with probability theta, else move to j with
-    probability pi_j": P_ij = (N_ij + kappa m_ij) / (N_i + kappa), m_ij = theta 1[i=j] + (1 - theta) pi_j. kappa maximises
-    the likelihood of the counts under Dirichlet rows, so it is large where rows do look alike and next to nothing where
-    they do not. Without it, a path that visits each state a few times only would always look slow.
+    probability pi_j": P_ij = (N_ij + kappa m_ij) / (N_i + kappa), m_ij = theta 1[i=j] + (1 - theta) pi_j. kappa
+    maximises the likelihood of the counts under Dirichlet rows, so it is large where rows do look alike and next to
+    nothing where they do not. Without it, a path that visits each state a few times only would always look slow.
 
-    The interval is a parametric bootstrap: paths are drawn from the estimate and estimated in turn; log tau has the bias
-    that they show taken off, plus and minus Student's quantile times their spread. (Hsu, Kontorovich and Szepesvari 2015
-    and Wolfer and Kontorovich 2019 give intervals that hold for every n; they need far longer paths to say anything.)
+    The interval is a parametric bootstrap: paths are drawn from the estimate and estimated in turn; log tau has the
+    bias that they show taken off, plus and minus Student's quantile times their spread. (Hsu, Kontorovich and
+    Szepesvari 2015 and Wolfer and Kontorovich 2019 give intervals that hold for every n; they need far longer paths to
+    say anything.)
     """
     path = np.asarray(path)
     states, index = np.unique(path, return_inverse=True)
@@ -65,11 +66,8 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
     tau = mixing_times(P[None])[0]
 
     # Paths of some 60 tau show bias and spread well enough: these scale as 1/n and 1/sqrt(n).
-    blocks = 2 ** int(np.ceil(np.log2(min(len(path), max(60 * tau, 1000)) / BLOCK)))  # few lengths: few compilations
-    length = min(blocks * BLOCK, len(path))
-    keys = jax.random.split(jax.random.key(0), replicates)  # the same path has the same interval
-    sampler = MarkovChain(P).sampler()
-    drawn = np.asarray(jax.vmap(lambda key: draw(sampler, key, blocks))(keys))[:, :length]
+    drawn = _paths(P, int(min(len(path), max(60 * tau, 1000))), replicates)
+    length = drawn.shape[1]
     shares = np.stack([np.bincount(row, minlength=size) for row in drawn]) / length
     again = transition_counts(drawn, size)
     logs = np.log(mixing_times(_estimate(again, shares, strength * length / len(path), reversible)))
@@ -95,6 +93,24 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
         float(1 / max(1 - values[-2], 1e-15)),
         reversible,
     )
+
+
+def _paths(P: np.ndarray, length: int, count: int) -> np.ndarray:
+    """Stationary paths of a chain, (count, length or a little more); the same for the same arguments."""
+    if length > 4096:
+        blocks = 2 ** int(np.ceil(np.log2(length / BLOCK)))  # few lengths: few compilations
+        sampler = MarkovChain(P).sampler()
+        keys = jax.random.split(jax.random.key(0), count)
+        return np.asarray(jax.vmap(lambda key: draw(sampler, key, blocks))(keys))[:, :length]
+    rng = np.random.default_rng(0)
+    bounds = np.cumsum(P, axis=1)
+    bounds[:, -1] = 1.0
+    state = rng.choice(len(P), size=count, p=stationary_laws(P[None])[0])
+    found = np.empty((length, count), dtype=np.int64)
+    for t in range(length):
+        found[t] = state
+        state = np.sum(rng.random(count)[:, None] >= bounds[state], axis=1)
+    return found.T
 
 
 def transition_counts(paths: np.ndarray, size: int) -> np.ndarray:

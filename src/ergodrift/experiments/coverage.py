@@ -99,7 +99,7 @@ def ar_family(tau: int) -> Family:
     def simulate(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
         noise = rng.standard_normal((count, n), dtype=np.float32) * np.float32(np.sqrt(1 - lam**2))
         noise[:, 0] = rng.standard_normal(count)
-        return scipy.signal.lfilter(np.ones(1, np.float32), np.array([1, -lam], np.float32), noise, axis=1).T
+        return np.asarray(scipy.signal.lfilter(np.ones(1, np.float32), np.array([1, -lam], np.float32), noise)).T
 
     return Family("AR(1)", float(tau), simulate, scipy.special.ndtr, 0.5, None, 1 - lam)
 
@@ -118,8 +118,8 @@ def families(tau: int) -> list[Family]:
 def bounded(family: Family, method: str) -> Callable[[np.ndarray, float], Any]:
     """A finite-sample interval for values in [0, 1].
 
-    AR(1) has no finite mixing time, since its starts are not bounded; it is reversible with a spectral gap, which is what
-    the Bernstein form needs: 1 / (2 gap) stands for tau_mix there, and Hoeffding's form does not apply.
+    AR(1) has no finite mixing time, since its starts are not bounded; it is reversible with a spectral gap, which is
+    what the Bernstein form needs: 1 / (2 gap) stands for tau_mix there, and Hoeffding's form does not apply.
     """
     tau = family.tau_mix if family.states else 1 / (2 * family.gap)
     ends = np.zeros(1), np.ones(1)
@@ -127,6 +127,7 @@ def bounded(family: Family, method: str) -> Callable[[np.ndarray, float], Any]:
 
 
 def interval_methods(family: Family, n: int) -> dict[str, Callable[[np.ndarray, float], Any]]:
+    """All intervals that apply to these data, by name."""
     found: dict[str, Any] = {
         "batch": intervals.batch,
         "overlapping": intervals.overlapping,
@@ -223,9 +224,12 @@ def study(
     mixing_lengths: Sequence[int] = MIXING_LENGTHS,
     mixing_repetitions: int = 100,
     say: Callable[[str], None] = lambda line: None,
+    keep: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
-    """The whole study."""
-    rows, mixing = [], []
+    """The whole study; `keep` is called with what there is after each kind of data."""
+    rows: list[dict[str, Any]] = []
+    mixing: list[dict[str, Any]] = []
+    found = {"schema": "ergodrift coverage v1", "confidence": 1 - DELTA, "intervals": rows, "mixing": mixing}
     for tau in taus:
         for number, family in enumerate(families(tau)):
             began = time.monotonic()
@@ -236,7 +240,8 @@ def study(
                 n = max(int(ratio * family.tau_mix), 50)
                 mixing.append(study_mixing(family, n, mixing_repetitions, seed=1000 * number + ratio + 500))
             say(f"tau_mix {family.tau_mix:g}, {family.name}: {time.monotonic() - began:.0f} s")
-    return {"schema": "ergodrift coverage v1", "confidence": 1 - DELTA, "intervals": rows, "mixing": mixing}
+            keep(found)
+    return found
 
 
 def tables(found: dict[str, Any]) -> str:
@@ -249,10 +254,15 @@ def tables(found: dict[str, Any]) -> str:
         lines += ["|---|---|" + "---|" * len(methods)]
         for key in dict.fromkeys((row["data"], row["tau_mix"]) for row in rows):
             cells = {row["method"]: row for row in rows if (row["data"], row["tau_mix"]) == key}
-            shown = [f"{100 * cells[m]['coverage']:.1f} ({cells[m]['width']:.2g})" if m in cells else "" for m in methods]
+            shown = [
+                f"{100 * cells[m]['coverage']:.1f} ({cells[m]['width']:.2g})" if m in cells else "" for m in methods
+            ]
             lines.append(f"| {key[0]} | {key[1]:g} | " + " | ".join(shown) + " |")
         lines.append("")
-    lines += ["Wrong verdicts, the worst over all data and over mean violations of -3 to -1 and 1 to 3 standard errors:", ""]
+    lines += [
+        "Wrong verdicts, the worst over all data and over mean violations of -3 to -1 and 1 to 3 standard errors:",
+        "",
+    ]
     methods = list(dict.fromkeys(row["method"] for row in found["intervals"]))
     ratios = sorted({round(row["n"] / row["tau_mix"]) for row in found["intervals"]})
     lines += ["| method | " + " | ".join(f"n = {ratio} tau_mix" for ratio in ratios) + " |"]
@@ -268,13 +278,15 @@ def tables(found: dict[str, Any]) -> str:
             cells.append(f"{100 * max(wrong):.1f} %" if wrong else "")
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     lines += ["", "Mixing times:", ""]
-    lines += ["| data | tau_mix | n / tau_mix | repetitions | coverage | median / truth | 10 % to 90 % | upper / lower |"]
+    lines += [
+        "| data | tau_mix | n / tau_mix | repetitions | coverage | median / truth | 10 % to 90 % | upper / lower |"
+    ]
     lines += ["|---|---|---|---|---|---|---|---|"]
     for row in found["mixing"]:
         lines.append(
             f"| {row['data']} | {row['tau_mix']:g} | {row['n'] / row['tau_mix']:.0f} | {row['repetitions']} | "
-            f"{100 * row['coverage']:.1f} | {row['median_ratio']:.2f} | {row['q10_ratio']:.2f} to {row['q90_ratio']:.2f} | "
-            f"{row['width']:.1f} |"
+            f"{100 * row['coverage']:.1f} | {row['median_ratio']:.2f} | "
+            f"{row['q10_ratio']:.2f} to {row['q90_ratio']:.2f} | {row['width']:.1f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -286,18 +298,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repetitions", type=int, metavar="K", help="of each interval (default: 2000)")
     parser.add_argument("--mixing-repetitions", type=int, metavar="K", help="of each mixing time (default: 100)")
     parser.add_argument("--taus", type=int, nargs="+", metavar="TAU", help="mixing times (default: 1 10 100 1000)")
+    parser.add_argument("--lengths", type=int, nargs="+", metavar="L", help="n / tau_mix (default: 50 200 1000)")
     parser.add_argument("--out", type=Path, default=Path("coverage-out"), help="folder (default: %(default)s)")
     options = parser.parse_args(arguments)
     taus = options.taus or ((1, 10) if options.quick else TAUS)
     repetitions = options.repetitions or (200 if options.quick else 2000)
     mixing_repetitions = options.mixing_repetitions or (20 if options.quick else 100)
     options.out.mkdir(parents=True, exist_ok=True)
-    found = study(taus, repetitions, mixing_repetitions=mixing_repetitions, say=lambda line: print(line, flush=True))
-    text = tables(found)
-    for name, content in [("coverage.json", json.dumps(found, indent=1)), ("coverage.md", text)]:
-        with replacing(options.out / name) as file:
-            file.write(content.encode())
-    print(text)
+
+    def keep(found: dict[str, Any]) -> None:
+        for name, content in [("coverage.json", json.dumps(found, indent=1)), ("coverage.md", tables(found))]:
+            with replacing(options.out / name) as file:
+                file.write(content.encode())
+
+    lengths = options.lengths or LENGTHS
+    say = lambda line: print(line, flush=True)  # noqa: E731
+    found = study(taus, repetitions, lengths, mixing_repetitions=mixing_repetitions, say=say, keep=keep)
+    print(tables(found))
 
 
 if __name__ == "__main__":
