@@ -1,5 +1,7 @@
 """Certificates: intervals against closed forms and simulation, verdicts, what is refused."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -70,7 +72,7 @@ def test_the_anytime_interval_shrinks_and_holds_along_the_way():
         np.array(intervals.anytime(y[:n], 0.05, 1.0, *ends, planned=20_000))[:, 0] for n in range(100, 20_000, 500)
     ]
     assert all(low <= 0.5 <= high for low, high in found)
-    assert all((b[0] >= a[0]) and (b[1] <= a[1]) for a, b in zip(found, found[1:], strict=False))
+    assert all((b[0] >= a[0]) and (b[1] <= a[1]) for a, b in itertools.pairwise(found))
 
 
 def test_intervals_cover_and_iid_ones_do_not():
@@ -140,7 +142,7 @@ def test_the_monitor_agrees_with_certify_and_never_takes_back():
     series = ed.SeriesSource(values)
     whole = ed.certify(one, np.array([-0.3]), series, method="anytime", tau_mix=tau, bounds=bounds)
     np.testing.assert_allclose([found[-1].lower, found[-1].upper], [whole.lower, whole.upper])
-    assert all(b.upper[0] <= a.upper[0] and b.lower[0] >= a.lower[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(b.upper[0] <= a.upper[0] and b.lower[0] >= a.lower[0] for a, b in itertools.pairwise(found))
     assert found[0].verdict == ["undecided"]
     assert found[-1].verdict == ["satisfied"]
 

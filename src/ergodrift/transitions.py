@@ -78,8 +78,8 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
     alike = strength / (strength + counts.sum() / size)
     alone = mixing_times(_estimate(counts, visits, 1e-3, reversible)[None])[0]
     moved = (1 - alike) * np.log(tau / alone) / 2
-    # One piece of information in some 8 mixing times: few of them know their spread badly.
-    quantile = scipy.stats.t.ppf((1 + confidence) / 2, max(len(path) / (8 * tau), 3))
+    # One piece of information in some 16 mixing times: few of them know their spread badly.
+    quantile = scipy.stats.t.ppf((1 + confidence) / 2, max(len(path) / (16 * tau), 3))
     reach = quantile * np.sqrt(spread**2 + bias**2 + moved**2)
     interval = np.exp([centre - reach, centre + reach])
     values = np.sort(np.abs(np.linalg.eigvals(P)))
