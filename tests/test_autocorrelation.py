@@ -16,7 +16,7 @@ def ar1(lam, n, columns=1, seed=0):
     """Stationary AR(1) series of variance 1, (n, columns)."""
     noise = np.random.default_rng(seed).normal(size=(n, columns)) * np.sqrt(1 - lam**2)
     noise[0] /= np.sqrt(1 - lam**2)
-    return scipy.signal.lfilter([1], [1, -lam], noise, axis=0)
+    return np.asarray(scipy.signal.lfilter([1], [1, -lam], noise, axis=0))
 
 
 @deterministic

@@ -17,7 +17,7 @@ from ergodrift.source import MarkovSource, SeriesSource, Source
 
 METHODS = ("batch", "overlapping", "bootstrap", "hoeffding", "bernstein", "anytime")
 FRESH = 2**32 - 1  # the seed of a held-out path unless another is given: far from the 0, 1, 2, ... of runs
-NEEDED = 10  # relaxation times below which a held-out path is refused
+NEEDED = 15  # relaxation times below which a held-out path is refused
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

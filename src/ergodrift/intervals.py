@@ -16,8 +16,8 @@ from ergodrift.autocorrelation import block_length, integrated_time
 
 STRETCHES = 2**13  # a longer series is first cut into so many means: batches are far longer than that anyway
 REACH = 20  # relaxation times that a batch should last
-# Intervals are widened by 1 + ALLOWANCE tau / n, for what skewness and an estimated tau cost at small n. The number was set
-# by the study of docs/trust.md; at n = 1,000 tau it is 1 %.
+# Intervals are widened by 1 + ALLOWANCE tau / n, for what skewness and an estimated tau cost at small n. The number was
+# set by the study of docs/trust.md; at n = 1,000 tau it is 1 %.
 ALLOWANCE = 12
 # How many batches there may be, with the law of |mean| / standard error for overlapping batches of n / m samples of
 # Brownian motion, as scale x |Student t| with so many degrees of freedom; tests/test_intervals.py simulates it.
@@ -141,22 +141,25 @@ def bernstein(values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray,
     """Paulin's Bernstein inequality (2015, theorem 3.4), with the variance bounded from the same path.
 
     P(|S - n mu| >= t) <= 2 exp(-t^2 gamma / (8 (n + 1/gamma) V + 20 t C)), pseudo spectral gap gamma >= 1 / (2 tau_mix)
-    (proposition 3.4 there), C = b - a. V is at most the mean of h = (f - (a+b)/2)^2, for which the same inequality with
-    Var h <= M E h, M = ((b-a)/2)^2, gives an upper bound at delta / 3; the other two thirds go to the mean.
+    (proposition 3.4 there), C = b - a. V is at most the mean of h = (f - c)^2 for every c; the same inequality with
+    Var h <= M E h, M = max h, bounds the mean of h for c = a, (a + b) / 2 and b, at delta / 9 each; two thirds
+    of delta go to the mean of f.
     """
-    n, gamma, weight = len(values), 1 / (2 * tau_mix), np.log(3 / delta)
+    n, gamma = len(values), 1 / (2 * tau_mix)
 
-    def deviation(variance: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """t / n at which the bound is delta / 3 on each side."""
+    def deviation(variance: np.ndarray, size: np.ndarray, weight: float) -> np.ndarray:
+        """t / n at which one side of the bound is exp(-weight)."""
         linear, constant = 10 * size * weight, 8 * (n + 1 / gamma) * variance * weight
         return (linear + np.sqrt(linear**2 + gamma * constant)) / gamma / n
 
-    most = np.square((high - low) / 2)
-    seen = np.mean(np.square(values - (low + high) / 2), axis=0)
-    variance = most.copy()
-    for _ in range(100):  # falls towards the largest variance that the path allows
-        variance = np.minimum(most, seen + deviation(most * variance, most))
-    return _around(values, deviation(variance, high - low), low, high)
+    variance = np.square((high - low) / 2)
+    for centre in (low, (low + high) / 2, high):
+        most = np.square(np.maximum(high - centre, centre - low))
+        seen, bound = np.mean(np.square(values - centre), axis=0), most.copy()
+        for _ in range(100):  # falls towards the largest mean of h that the path allows
+            bound = np.minimum(most, seen + deviation(most * bound, most, np.log(9 / delta)))
+        variance = np.minimum(variance, bound)
+    return _around(values, deviation(variance, high - low, np.log(3 / delta)), low, high)
 
 
 def boundary(variance: Any, delta: float, tuned: Any) -> Any:
