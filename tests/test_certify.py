@@ -155,6 +155,11 @@ def test_a_result_is_certified_on_fresh_samples_only():
     np.testing.assert_allclose(found.estimate, np.concatenate([result.solution[1], result.solution[1] - 1]), atol=0.2)
     with pytest.raises(ValueError, match="seed=4 is one of those the run was fitted on"):
         result.certify(PROBLEM, seed=4)
+    paths = SOURCE.paths([7], 500)
+    replayed = ed.run(ed.edpp(CHAIN.mixing_time()), PROBLEM, SOURCE, x0=np.zeros(1), num_samples=500, paths=paths)
+    assert replayed.certify(PROBLEM, seed=0).num_samples == 500
+    with pytest.raises(ValueError, match="seed=7 is one of those"):
+        replayed.certify(PROBLEM, seed=7)
 
 
 def test_a_result_is_not_certified_on_the_series_it_was_fitted_on():

@@ -90,7 +90,7 @@ class Result:
         source = self.source if source is None else source
         refuse_training(self.source, source)
         seeds = np.asarray(self.seeds).tolist()
-        if source.length is None and seed in seeds:
+        if source.length is None and (seed in seeds if self.paths is None else self._replayed(source, seed)):
             raise ValueError(f"seed={seed} is one of those the run was fitted on; pass another")
         if num_samples is None and source.length is None:
             num_samples = int(np.asarray(self.samples)[-1])
@@ -98,6 +98,13 @@ class Result:
         x = jax.tree.map(lambda leaf: leaf[row], self.solution)
         fresh: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "tau_mix": tau_mix, "bounds": bounds}
         return certify(problem, x, source, confidence, method, **fresh)
+
+    def _replayed(self, source: Source, seed: int) -> bool:
+        """Whether the path of this seed is among those that were passed in."""
+        given = [np.atleast_2d(np.asarray(leaf)) for leaf in jax.tree.leaves(self.paths)]
+        fresh = [np.asarray(leaf) for leaf in jax.tree.leaves(source.paths([seed], int(np.asarray(self.samples)[-1])))]
+        same = [(old[:, : new.shape[1]] == new).all(axis=1) for old, new in zip(given, fresh, strict=True)]
+        return bool(np.all(same, axis=0).any())
 
     def __repr__(self) -> str:
         seeds, records = np.shape(self.rounds)[-2:]
