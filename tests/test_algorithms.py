@@ -22,7 +22,7 @@ from ergodrift.source import level_keys, seed_keys
 ALGORITHMS: dict[str, Callable[[float], ed.Algorithm]] = {
     "edpp-t": lambda v: ed.edpp(3 * v),
     "edpp-T": lambda v: ed.edpp(3 * v, beta=0.3, horizon=150),
-    "edpp-auto": lambda v: ed.edpp("auto", beta=v / 2),
+    "edpp-auto": lambda v: ed.edpp("auto", beta=v / 4),
     "dpp-t": lambda v: ed.dpp(),
     "dpp-T": lambda v: ed.dpp(horizon=150 * v),
     "mdpp": lambda v: ed.mdpp(delta=v),
