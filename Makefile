@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce test bench lock clean
+.PHONY: reproduce test bench coverage lock clean
 
 reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
 	$(BIN)/ergodrift reproduce
@@ -15,6 +15,9 @@ test: $(READY) ## lint, types, tests and doctests
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	$(BIN)/python benchmarks/step_overhead.py
+
+coverage: $(READY) ## intervals and mixing times on data whose truth is known; writes coverage-out/
+	$(BIN)/python -m ergodrift.experiments.coverage
 
 # Versions for the commands above are locked; the package itself states ranges.
 $(READY): requirements.lock pyproject.toml
@@ -30,4 +33,4 @@ lock: ## bring requirements.lock up to date
 	  --no-emit-index-url pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv bench-results reproduce-out
+	rm -rf .venv bench-results coverage-out reproduce-out

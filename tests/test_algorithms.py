@@ -22,6 +22,7 @@ from ergodrift.source import level_keys, seed_keys
 ALGORITHMS: dict[str, Callable[[float], ed.Algorithm]] = {
     "edpp-t": lambda v: ed.edpp(3 * v),
     "edpp-T": lambda v: ed.edpp(3 * v, beta=0.3, horizon=150),
+    "edpp-auto": lambda v: ed.edpp("auto", beta=v / 4),
     "dpp-t": lambda v: ed.dpp(),
     "dpp-T": lambda v: ed.dpp(horizon=150 * v),
     "mdpp": lambda v: ed.mdpp(delta=v),
@@ -63,7 +64,7 @@ def full(name: str, seed: int) -> ed.Result:
 
 def records(result: ed.Result) -> Any:
     """The fields with leading axes (seeds, records)."""
-    apart = {"name", "seeds", "samples", "solution", "paths"}
+    apart = {"name", "seeds", "samples", "solution", "paths", "source"}
     return {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name not in apart}  # type: ignore[arg-type]
 
 
@@ -79,7 +80,14 @@ def assert_close(actual: Any, expected: Any) -> None:
     ("name", "title"),
     [
         *[("edpp-t", "EDPP-t"), ("edpp-T", "EDPP-T"), ("dpp-t", "DPP-t"), ("dpp-T", "DPP-T"), ("mdpp", "MDPP")],
-        *[("mdpp-theory", "MDPP"), ("adpp", "ADPP"), ("pd", "PD"), ("pd2", "PD2"), ("pd2-max", "PD2")],
+        *[
+            ("edpp-auto", "EDPP-auto"),
+            ("mdpp-theory", "MDPP"),
+            ("adpp", "ADPP"),
+            ("pd", "PD"),
+            ("pd2", "PD2"),
+            ("pd2-max", "PD2"),
+        ],
     ],
 )
 def test_names(name, title):

@@ -12,8 +12,8 @@ PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
     "xla", "files", "tree", "types", "check", "geometry", "problem", "linear", "sampler", "chain", "source",
-    "estimator", "schedule", "method", "algorithms", "kernel", "loop", "progress", "checkpoint", "run", "expectation",
-    "region", "reference", "metrics", "problems", "experiments", "report", "cli",
+    "expectation", "trust", "estimator", "schedule", "learned", "method", "algorithms", "kernel", "loop", "progress",
+    "checkpoint", "run", "region", "reference", "metrics", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from ergodrift.problem import Problem
 from ergodrift.reference import Reference, solve_reference
 from ergodrift.run import NonFiniteError, Result, run
 from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
+from ergodrift.trust import Certificate, Diagnosis, Monitor, certify, diagnose
 from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
 
 xla.set_flags()  # no import above starts XLA
@@ -19,6 +20,8 @@ __all__ = [
     "Algorithm",
     "Ball",
     "Box",
+    "Certificate",
+    "Diagnosis",
     "EntropySimplex",
     "Feedback",
     "Geometry",
@@ -28,6 +31,7 @@ __all__ = [
     "LinearModel",
     "MarkovChain",
     "MarkovSource",
+    "Monitor",
     "NonFiniteError",
     "Problem",
     "Product",
@@ -42,6 +46,8 @@ __all__ = [
     "Weights",
     "Zip",
     "adpp",
+    "certify",
+    "diagnose",
     "dpp",
     "edpp",
     "mdpp",

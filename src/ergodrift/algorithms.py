@@ -10,6 +10,7 @@ from typing import Any
 from ergodrift import check
 from ergodrift.estimator import Estimator, MultiLevel, SingleSample
 from ergodrift.geometry import Geometry
+from ergodrift.learned import Learned
 from ergodrift.method import DriftPlusPenalty, Method, PrimalDual
 from ergodrift.problem import Problem
 from ergodrift.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
@@ -47,17 +48,23 @@ class Algorithm:
 
 
 def edpp(tau_mix: Any, beta: Any = 0.5, horizon: Any = None) -> Algorithm:
-    """Ergodic drift-plus-penalty, for a known mixing time (Kim and Lee, algorithm 1).
+    """Ergodic drift-plus-penalty, for a known mixing time (Kim and Lee, algorithm 1), or one estimated as it runs.
 
     V_t = (tau_mix t)^beta, alpha_t = tau_mix t (EDPP-t); with a horizon T, both are fixed at t = T (EDPP-T).
 
     Args:
-        tau_mix: the mixing time, at least 1; an estimate need not be a whole number.
+        tau_mix: the mixing time, at least 1; an estimate need not be a whole number. "auto" estimates it round by round
+            (`Learned`); `result.weights.tau_mix` has the estimates.
         beta: trades regret against violation, in (0, 1/2].
         horizon: T, the number of samples.
     """
-    tau_mix = check.number("tau_mix", tau_mix, at_least=1)
     beta = check.number("beta", beta, above=0, at_most=0.5)
+    if isinstance(tau_mix, str):
+        check.choice("tau_mix", tau_mix, ("auto",))
+        if horizon is not None:
+            raise ValueError(f"horizon={horizon} fixes the weights beforehand, but tau_mix='auto' sets them as it runs")
+        return Algorithm("EDPP-auto", DriftPlusPenalty, Learned(beta))
+    tau_mix = check.number("tau_mix", tau_mix, at_least=1)
     if horizon is None:
         return Algorithm("EDPP-t", DriftPlusPenalty, Ergodic(tau_mix, beta))
     proximity = tau_mix * check.number("horizon", horizon, at_least=1)

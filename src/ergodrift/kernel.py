@@ -20,6 +20,7 @@ from ergodrift import tree
 from ergodrift.estimator import MultiLevel, SingleSample
 from ergodrift.geometry import Ball
 from ergodrift.linear import LINKS, Dense, LinearModel, Rows, half_spaces
+from ergodrift.schedule import Listener
 from ergodrift.types import Feedback
 
 FACTORS = 100  # of a product: each is at least 1/2, and float32 ends at 2^-126
@@ -40,6 +41,7 @@ def suits(setup: Any, x: Any) -> bool:
         and getattr(method, "aggregate", "vector") == "vector"
         and isinstance(method.geometry, Ball)
         and isinstance(method.estimator, SingleSample | MultiLevel)
+        and not isinstance(method.schedule, Listener)
         and x.shape[-1] <= 8
         and data.limits.shape[-1] in (1, 2, 4, 8)
         and data.features.columns.shape[-1] <= FACTORS * Layout(1, 1).chunk

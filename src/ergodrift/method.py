@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ergodrift import check, tree
 from ergodrift.estimator import Estimator
 from ergodrift.geometry import Geometry
-from ergodrift.schedule import Schedule
+from ergodrift.schedule import Listener, Schedule
 from ergodrift.types import Feedback, Info, Sizes, State
 
 
@@ -56,7 +56,10 @@ class Method(abc.ABC):
         self, feedback = tree.cast((self, feedback), tree.dtype(state.x))
         window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback)
         sizes = self.sizes(round_feedback)
-        schedule, weights = self.schedule.weights(state.schedule, state.t + 1, sizes)
+        schedule = state.schedule
+        if isinstance(self.schedule, Listener):
+            schedule = self.schedule.listen(schedule, state.t + 1, round_feedback)
+        schedule, weights = self.schedule.weights(schedule, state.t + 1, sizes)
         x, queue = self.update(state.x, state.queue, round_feedback, weights)
         done = State(state.t + 1, x, queue, schedule, None)
         kept = tree.select(complete, done, state._replace(window=None))

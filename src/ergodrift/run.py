@@ -18,6 +18,7 @@ from ergodrift.problem import Problem
 from ergodrift.progress import Progress
 from ergodrift.sampler import BLOCK
 from ergodrift.source import Source, level_keys, path_keys, seed_keys
+from ergodrift.trust.certify import FRESH, Certificate, certify, refuse_training
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
 
@@ -26,7 +27,7 @@ class NonFiniteError(ArithmeticError):
     """A NaN or an infinity arose during a run; the message names the seed, the sample and the quantity."""
 
 
-@tree.module("name")
+@tree.module("name", "source")
 class Result:
     """What a run leaves: thinned records with leading axes (seeds, records).
 
@@ -44,6 +45,7 @@ class Result:
         constraint_sum: likewise for g, (..., n).
         solution: what the algorithm recommends: x̄ at the end, leading axis seeds.
         paths: the paths that were passed in, if any.
+        source: where its samples came from.
     """
 
     name: str
@@ -59,6 +61,50 @@ class Result:
     constraint_sum: Any
     solution: Any
     paths: Any
+    source: Source
+
+    def certify(
+        self,
+        problem: Problem,
+        source: Source | None = None,
+        confidence: float = 0.95,
+        method: str = "batch",
+        *,
+        row: int = 0,
+        num_samples: int | None = None,
+        seed: int = FRESH,
+        tau_mix: float | None = None,
+        bounds: Any = None,
+    ) -> Certificate:
+        """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
+
+        Args:
+            problem: the one that was solved.
+            source: of fresh samples: the run's own unless given, with a path of another seed. After a run on a recorded
+                series it must hold samples that the run did not see.
+            row: which seed's solution.
+            num_samples: as many as the run took, unless given.
+
+        The others are those of `certify`.
+        """
+        source = self.source if source is None else source
+        refuse_training(self.source, source)
+        seeds = np.asarray(self.seeds).tolist()
+        if source.length is None and (seed in seeds if self.paths is None else self._replayed(source, seed)):
+            raise ValueError(f"seed={seed} is one of those the run was fitted on; pass another")
+        if num_samples is None and source.length is None:
+            num_samples = int(np.asarray(self.samples)[-1])
+        row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
+        x = jax.tree.map(lambda leaf: leaf[row], self.solution)
+        fresh: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "tau_mix": tau_mix, "bounds": bounds}
+        return certify(problem, x, source, confidence, method, **fresh)
+
+    def _replayed(self, source: Source, seed: int) -> bool:
+        """Whether the path of this seed is among those that were passed in."""
+        given = [np.atleast_2d(np.asarray(leaf)) for leaf in jax.tree.leaves(self.paths)]
+        fresh = [np.asarray(leaf) for leaf in jax.tree.leaves(source.paths([seed], int(np.asarray(self.samples)[-1])))]
+        same = [(old[:, : new.shape[1]] == new).all(axis=1) for old, new in zip(given, fresh, strict=True)]
+        return bool(np.all(same, axis=0).any())
 
     def __repr__(self) -> str:
         seeds, records = np.shape(self.rounds)[-2:]
@@ -147,7 +193,7 @@ def run(
     records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
-    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
+    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths, source=source)
 
 
 def _devices(num_seeds: int) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ expressed. Hyperparameters are leaves: a new value never recompiles and a sweep 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 
 from ergodrift import tree
 from ergodrift.geometry import Geometry
-from ergodrift.types import Sizes, StepSizes, Weights
+from ergodrift.types import Feedback, Sizes, StepSizes, Weights
 
 
 class Schedule(Protocol):
@@ -26,6 +26,15 @@ class Schedule(Protocol):
 
     def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, Any]:
         """The next state, and the weights of round t = 1, 2, ..."""
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A schedule that learns from the feedback itself: it hears each round before it is asked for the weights."""
+
+    def listen(self, state: Any, t: jax.Array, feedback: Feedback) -> Any:
+        """The state with round t = 1, 2, ... taken in."""
         ...
 
 

@@ -1,0 +1,335 @@
+"""Certificates: intervals for the stationary means of constraints and loss at a fixed point, and verdicts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ergodrift import check
+from ergodrift.problem import Problem
+from ergodrift.source import MarkovSource, SeriesSource, Source
+from ergodrift.trust import intervals
+from ergodrift.trust.along import path_values
+from ergodrift.trust.autocorrelation import checked_series
+
+METHODS = ("batch", "overlapping", "bootstrap", "hoeffding", "bernstein", "anytime")
+FRESH = 2**32 - 1  # the seed of a held-out path unless another is given: far from the 0, 1, 2, ... of runs
+NEEDED = 15  # relaxation times below which a held-out path is refused
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Certificate:
+    """Intervals for ḡ_i(x) and f̄(x), and what follows from them; prints as a table.
+
+    Attributes:
+        estimate: (n,) the mean of each constraint along the held-out path.
+        lower: (n,) lower ends; with probability `confidence` or more, all intervals of constraints hold at once.
+        upper: (n,) upper ends.
+        verdict: for each constraint "satisfied" (upper <= 0), "violated" (lower > 0) or "undecided".
+        more_samples: for each constraint, about how many more samples would decide it: 0 where it is decided.
+        loss_estimate, loss_lower, loss_upper: the same for the loss, an interval of its own.
+        confidence: as asked for.
+        method: which intervals.
+        guarantee: "every n" or "as n grows".
+        num_samples: how long the path was.
+    """
+
+    estimate: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    verdict: list[str]
+    more_samples: list[int]
+    loss_estimate: float
+    loss_lower: float
+    loss_upper: float
+    confidence: float
+    method: str
+    guarantee: str
+    num_samples: int
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether every constraint is certified to hold."""
+        return all(verdict == "satisfied" for verdict in self.verdict)
+
+    def __str__(self) -> str:
+        holds = "holds for every n" if self.guarantee == "every n" else "holds as n grows"
+        lines = [
+            f"{self.confidence:.0%} certificate from {self.num_samples:,} samples ({self.method}; {holds})",
+            f"{'':14}{'estimate':>12}{'lower':>12}{'upper':>12}   verdict",
+        ]
+        rows = zip(self.estimate, self.lower, self.upper, self.verdict, self.more_samples, strict=True)
+        for number, (middle, low, high, verdict, more) in enumerate(rows, 1):
+            wanted = f", about {more:,} more samples would decide" if verdict == "undecided" else ""
+            lines.append(f"constraint {number:<3}{middle:12.5g}{low:12.5g}{high:12.5g}   {verdict}{wanted}")
+        lines.append(f"{'loss':14}{self.loss_estimate:12.5g}{self.loss_lower:12.5g}{self.loss_upper:12.5g}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def certify(
+    problem: Problem,
+    x: Any,
+    source: Source,
+    confidence: float = 0.95,
+    method: str = "batch",
+    *,
+    num_samples: int | None = None,
+    seed: int = FRESH,
+    tau_mix: float | None = None,
+    bounds: Any = None,
+) -> Certificate:
+    """Whether E[g_i(x, xi)] <= 0 under the stationary law, from one held-out dependent path.
+
+    Args:
+        problem: loss and constraints.
+        x: a fixed point, chosen without these samples.
+        source: where the held-out samples come from.
+        confidence: with which all intervals of constraints hold together (Bonferroni); likewise the loss, by itself.
+        method: "batch" or "overlapping" batch means, "bootstrap" (stationary, studentised): valid as n grows;
+            "hoeffding", "bernstein": for every n, given the mixing time and bounds (Paulin 2015); "anytime": may be
+            watched while samples arrive, for every n where mixing time and bounds are known, else as n grows.
+        num_samples: length of the path; all of a series unless given.
+        seed: of the path.
+        tau_mix: the mixing time; that of the chain of a `MarkovSource` unless given, 1 for independent samples.
+        bounds: (low, high) between which constraints lie, numbers or one entry a constraint. Known from the data of a
+            chain or of independent samples; must be given for a recorded series.
+
+    >>> import ergodrift as ed
+    >>> chain = ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]])
+    >>> source = ed.MarkovSource(chain, np.array([1.0, -1.0]))
+    >>> problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x + xi, ed.Ball(2.0))
+    >>> ed.certify(problem, np.array([-0.5]), source, num_samples=20_000).verdict
+    ['satisfied']
+    """
+    confidence, tau_mix = _checked(confidence, method, tau_mix)
+    losses, constraints, reach = held_out(problem, x, source, num_samples, seed)
+    return judge(losses, constraints, confidence, method, _known_tau(source, tau_mix), _ranges(reach, bounds))
+
+
+class Monitor:
+    """An anytime-valid certificate that is brought up to date while samples arrive.
+
+    Args:
+        problem: loss and constraints.
+        x: a fixed point.
+        confidence: with which all its intervals, at all times together, hold.
+        tau_mix, bounds: as in `certify`; with both, the guarantee is for every n.
+        planned: the number of samples at which the interval should be tightest.
+
+    >>> import ergodrift as ed
+    >>> problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x + xi, ed.Ball(2.0))
+    >>> monitor = ed.Monitor(problem, np.array([-0.5]), tau_mix=1, bounds=(-1.5, 0.5))
+    >>> rng = np.random.default_rng(0)
+    >>> monitor.update(rng.choice([-1.0, 1.0], size=(100, 1))).verdict
+    ['undecided']
+    >>> monitor.update(rng.choice([-1.0, 1.0], size=(900, 1))).verdict
+    ['satisfied']
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        x: Any,
+        confidence: float = 0.95,
+        *,
+        tau_mix: float | None = None,
+        bounds: Any = None,
+        planned: int = 10_000,
+    ) -> None:
+        self.problem, self.x = problem, x
+        self.confidence, self.tau_mix = _checked(confidence, "anytime", tau_mix)
+        self.bounds = bounds
+        self.planned = check.integer("planned", planned, at_least=1)
+        self._values: list[tuple[np.ndarray, np.ndarray]] = []
+        self._best: tuple[np.ndarray, np.ndarray] | None = None
+
+    def update(self, samples: Any) -> Certificate:
+        """Take in more samples (a leading axis of time) and say where things stand."""
+        losses, constraints, _ = held_out(self.problem, self.x, SeriesSource(samples), None, FRESH)
+        self._values.append((losses, constraints))
+        losses, constraints = (np.concatenate(parts) for parts in zip(*self._values, strict=True))
+        self._values = [(losses, constraints)]
+        ranges = None if self.bounds is None else _ranges(None, self.bounds)
+        found = judge(losses, constraints, self.confidence, "anytime", self.tau_mix, ranges, self.planned)
+        if self._best is not None:  # an end once given is never taken back
+            low, high = np.maximum(found.lower, self._best[0]), np.minimum(found.upper, self._best[1])
+            found = _certificate(
+                *(found.estimate, low, high),
+                *(found.loss_estimate, found.loss_lower, found.loss_upper),
+                *(self.confidence, "anytime", found.guarantee, len(losses)),
+            )
+        self._best = found.lower, found.upper
+        return found
+
+
+def held_out(
+    problem: Problem, x: Any, source: Source, num_samples: int | None, seed: int
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
+    """Losses (n,) and constraints (n, m) along a path, and the range that constraints can have, where it is known."""
+    if not isinstance(source, Source):
+        raise TypeError(f"source must be a Source such as SeriesSource(data), got {type(source).__name__}")
+    problem.check(jax.tree.map(jnp.asarray, x), source.example)
+    count = source.length if num_samples is None else num_samples
+    if count is None:
+        raise ValueError("num_samples must be given: this source never ends")
+    path = jax.tree.map(lambda leaf: np.asarray(leaf)[0], source.paths([seed], count))
+    losses, constraints = path_values(problem, source, x, path)
+    check.finite("loss along the path", losses)
+    check.finite("constraints along the path", constraints)
+    if isinstance(source, SeriesSource) or source.length is not None:
+        return losses, constraints, None
+    every = tuple(np.arange(len(law.weights)) for law in (source.loss_law, source.constraint_law))
+    _, possible = path_values(problem, source, x, every if isinstance(path, tuple) else every[1])
+    return losses, constraints, (possible.min(axis=0), possible.max(axis=0))
+
+
+def judge(
+    losses: np.ndarray,
+    constraints: np.ndarray,
+    confidence: float,
+    method: str,
+    tau_mix: float | None = None,
+    ranges: tuple[np.ndarray, np.ndarray] | None = None,
+    planned: int | None = None,
+) -> Certificate:
+    """The certificate of a path of losses (n,) and constraints (n, m)."""
+    number = constraints.shape[1]
+    delta = (1 - confidence) / number
+    low, high = (np.full(number, -np.inf), np.full(number, np.inf)) if ranges is None else ranges
+    low, high = np.broadcast_to(low, number).astype(float), np.broadcast_to(high, number).astype(float)
+    if (constraints.min(axis=0) < low - 1e-12).any() or (constraints.max(axis=0) > high + 1e-12).any():
+        raise ValueError(
+            f"bounds do not hold: constraints range from {constraints.min(axis=0)} to {constraints.max(axis=0)}"
+        )
+    exact = tau_mix is not None and ranges is not None
+    if method in ("hoeffding", "bernstein") and not exact:
+        missing = " and ".join(name for name, value in [("tau_mix", tau_mix), ("bounds", ranges)] if value is None)
+        raise ValueError(
+            f"method={method!r} needs {missing}: pass tau_mix=ed.diagnose(source).tau_mix_interval[1] and "
+            "bounds=(low, high) for the constraints, or use method='batch'"
+        )
+    fixed = low == high  # the same for every sample there can be: nothing to estimate
+    least, most = low.copy(), high.copy()
+    moving = ~fixed
+    if moving.any():
+        least[moving], most[moving] = _bounds(
+            constraints[:, moving], delta, method, tau_mix if exact else None, low[moving], high[moving], planned
+        )
+    if np.ptp(losses) > 0:
+        # The loss has no bounds given: its interval holds as n grows, watched or not.
+        plain = "batch" if method in ("hoeffding", "bernstein") else method
+        loss = _bounds(losses[:, None], 1 - confidence, plain, None, None, None, planned)
+    else:
+        loss = losses[:1], losses[:1]
+    guarantee = "every n" if exact and method in ("hoeffding", "bernstein", "anytime") else "as n grows"
+    return _certificate(
+        *(constraints.mean(axis=0), least, most),
+        *(float(losses.mean()), float(loss[0][0]), float(loss[1][0])),
+        *(confidence, method, guarantee, len(losses)),
+    )
+
+
+def _bounds(
+    values: np.ndarray, delta: float, method: str, tau_mix: float | None, low: Any, high: Any, planned: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    if tau_mix is not None and method == "anytime":
+        return intervals.anytime(values, delta, tau_mix, low, high, planned)
+    if tau_mix is not None and method in ("hoeffding", "bernstein"):
+        return getattr(intervals, method)(values, delta, tau_mix, low, high)
+    values = checked_series("constraints along the path", values)
+    tau = float(intervals.decay_time(values).max()) if len(values) < 2 * intervals.STRETCHES else 0.0
+    if len(values) < NEEDED * tau:
+        raise ValueError(
+            f"path too short to certify anything: {len(values)} samples that stay correlated for about {tau:.0f}; "
+            f"take at least {int(200 * tau):,}"
+        )
+    if method == "anytime":
+        return intervals.anytime_asymptotic(values, delta, planned)
+    return getattr(intervals, method)(values, delta)
+
+
+def _certificate(
+    estimate: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    loss_estimate: float,
+    loss_lower: float,
+    loss_upper: float,
+    confidence: float,
+    method: str,
+    guarantee: str,
+    n: int,
+) -> Certificate:
+    verdict, more = [], []
+    for middle, low, high in zip(estimate, lower, upper, strict=True):
+        verdict.append("satisfied" if high <= 0 else "violated" if low > 0 else "undecided")
+        # The half-width shrinks as 1 / sqrt(n): it must come below the distance of the estimate from 0.
+        half = high - middle if middle <= 0 else middle - low
+        needed = n * np.square(half / middle) if middle else np.inf
+        more.append(0 if verdict[-1] != "undecided" else int(min(np.ceil(max(needed - n, 1)), 2**62)))
+    return Certificate(
+        estimate, lower, upper, verdict, more, loss_estimate, loss_lower, loss_upper, confidence, method, guarantee, n
+    )
+
+
+def refuse_training(trained: Source, given: Source) -> None:
+    """Raise where two recorded series share a stretch of samples."""
+    if given is trained or not (isinstance(given, SeriesSource) and isinstance(trained, SeriesSource)):
+        shared = given is trained and given.length is not None
+    else:
+        shared = _overlap(_rows(trained.data), _rows(given.data))
+    if shared:
+        raise ValueError(
+            "these are the samples that the point was fitted on; a certificate needs samples of their own: keep a part "
+            "of the series back, such as SeriesSource(data[n:]) after a run on SeriesSource(data[:n])"
+        )
+
+
+def _rows(data: Any) -> np.ndarray:
+    leaves = [np.asarray(leaf).reshape(np.shape(leaf)[0], -1).astype(np.float64) for leaf in jax.tree.leaves(data)]
+    return np.concatenate(leaves, axis=1)
+
+
+def _overlap(a: np.ndarray, b: np.ndarray, least: int = 20) -> bool:
+    """Whether the end of one is the beginning of the other, or one lies within the other, by `least` rows or more."""
+    if a.shape[1] != b.shape[1]:
+        return False
+    for long, short in [(a, b), (b, a)]:
+        for start in np.flatnonzero((long == short[0]).all(axis=1)):
+            length = min(len(long) - start, len(short))
+            if length >= min(least, len(short)) and np.array_equal(long[start : start + length], short[:length]):
+                return True
+    return False
+
+
+def _checked(confidence: float, method: str, tau_mix: float | None) -> tuple[float, float | None]:
+    check.choice("method", method, METHODS)
+    if tau_mix is not None:
+        tau_mix = check.number("tau_mix", tau_mix, at_least=1)
+    return check.number("confidence", confidence, above=0.5, below=1), tau_mix
+
+
+def _known_tau(source: Source, tau_mix: float | None) -> float | None:
+    if tau_mix is None and isinstance(source, MarkovSource):
+        return float(source.chain.mixing_time())
+    if tau_mix is None and source.length is None and hasattr(source, "weights"):
+        return 1.0  # independent draws
+    return tau_mix
+
+
+def _ranges(found: tuple[np.ndarray, np.ndarray] | None, bounds: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    if bounds is None:
+        return found
+    try:
+        low, high = (np.atleast_1d(np.asarray(end, dtype=float)) for end in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"bounds must be a pair (low, high), got {bounds!r}") from None
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise ValueError(f"bounds must be finite with low < high, got {bounds!r}")
+    return low, high

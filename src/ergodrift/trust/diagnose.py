@@ -1,0 +1,308 @@
+"""How dependent are these data? Mixing time, effective sample size and what stands against believing them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ergodrift import check
+from ergodrift.problem import Problem
+from ergodrift.source import MarkovSource, SeriesSource, Source
+from ergodrift.trust.along import path_gradients, path_values
+from ergodrift.trust.autocorrelation import LEAST, autocovariance, block_length, checked_series, integrated_time
+from ergodrift.trust.relaxation import relaxation
+from ergodrift.trust.stationarity import levelled
+from ergodrift.trust.transitions import ChainEstimate, estimate_chain
+
+SAMPLES = 100_000  # drawn from a source that never ends
+WANTED, NEEDED = 100, 20  # mixing times that a series should, and must, hold
+RARE = 10  # visits below which a state counts as rarely seen
+MOST_STATES = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """One series along the path: integrated times by Geyer and Sokal, effective size, relaxation time, block length."""
+
+    name: str
+    geyer: float
+    sokal: float
+    ess: float
+    tau: float
+    block: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What a path says about its dependence; prints as a summary and a table.
+
+    Attributes:
+        num_samples: n.
+        tau_mix: the mixing time that the data behave like. For a path of finitely many states, the exact definition
+        (the
+            first t with total variation distance at most 1/4 from every start) applied to the estimated chain. For any
+            other series the relaxation time 1 / (1 - lambda) of its slowest visible mode, autocorrelation ~ lambda^k:
+            (t_rel - 1) log 2 <= tau_mix <= t_rel log(4 / mu_min) for every reversible finite chain, an AR(1) series
+            that starts 1.7 standard deviations out is at distance 1/4 after about t_rel, and the integrated
+            autocorrelation time of such a mode is 2 t_rel - 1.
+        tau_mix_interval: for it, at the confidence asked for.
+        ess: the effective sample size of the worst quantity looked at.
+        warnings: plain sentences.
+        quantities: one row for each series looked at.
+        chain: where states are finite: `P`, `stationary`, `states`, `counts`, `relaxation_time`.
+        confidence: of the interval.
+        names: of the columns of `series`.
+        series: (n, k) what was looked at.
+    """
+
+    num_samples: int
+    tau_mix: float
+    tau_mix_interval: tuple[float, float]
+    ess: float
+    warnings: list[str]
+    quantities: list[Quantity]
+    chain: ChainEstimate | None
+    confidence: float
+    names: list[str]
+    series: np.ndarray
+
+    @property
+    def summary(self) -> str:
+        """One sentence."""
+        low, high = (_short(value) for value in self.tau_mix_interval)
+        return (
+            f"these data behave like tau_mix ≈ {_short(self.tau_mix)} [{low}, {high}]; {self.num_samples:,} samples "
+            f"are worth about {_short(self.ess)}; use ed.edpp(tau_mix={_short(self.tau_mix)})"
+        )
+
+    def __str__(self) -> str:
+        lines = [self.summary]
+        if self.quantities:
+            lines += ["", f"{'':24}{'autocorr. time':>15}{'(Sokal)':>10}{'ess':>10}{'tau':>9}{'block':>8}"]
+            lines += [
+                f"{q.name[:24]:24}{q.geyer:15.1f}{q.sokal:10.1f}{_short(q.ess):>10}{_short(q.tau):>9}{q.block:8.0f}"
+                for q in self.quantities
+            ]
+        if self.chain is not None:
+            visited = len(self.chain.states)
+            lines += [
+                "",
+                f"{visited} states seen; relaxation time of the estimated chain {self.chain.relaxation_time:.1f}",
+            ]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def plot(self) -> Any:
+        """A matplotlib figure: autocorrelations up to 6 mixing times, and the path."""
+        import matplotlib.pyplot as plt
+
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
+        shown = self.series[:, :6]
+        gamma = autocovariance(shown, max(int(6 * self.tau_mix_interval[1]), 10) + 1)
+        for name, column in zip(self.names, (gamma / gamma[0]).T, strict=False):
+            left.plot(column, label=name)
+        low, high = self.tau_mix_interval
+        left.axvspan(low, high, color="0.85", zorder=0)
+        left.axvline(self.tau_mix, color="0.5", zorder=0, label=f"tau_mix ≈ {_short(self.tau_mix)}")
+        left.axhline(0, color="0.3", linewidth=0.6)
+        left.set(xlabel="lag", ylabel="autocorrelation")
+        left.legend(fontsize=8)
+        thin = max(len(shown) // 4000, 1)
+        for column in shown.T:
+            right.plot(np.arange(0, len(shown), thin), column[::thin], linewidth=0.6)
+        right.set(xlabel="sample", ylabel="value along the path")
+        return figure
+
+
+def diagnose(
+    source_or_series: Any,
+    problem: Problem | None = None,
+    x: Any = None,
+    *,
+    num_samples: int | None = None,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Diagnosis:
+    """How dependent data are: mixing time with an interval, effective sample size, warnings.
+
+    Args:
+        source_or_series: a source; a path of integer states (n,); a series of floats (n,) or (n, k); or an iterator of
+            samples, of which `num_samples` are read.
+        problem: with `x`, the loss, the constraints and the gradient of the loss along the path are looked at too.
+        x: the point to evaluate at.
+        num_samples: how many to draw or read: all of a series, 100,000 of a source or stream that never ends.
+        seed: of the path, where one is drawn.
+        confidence: of the interval.
+
+    Raises:
+        ValueError: too short to say anything (with the length needed), constant, or not finite.
+
+    >>> import ergodrift as ed
+    >>> chain = ed.MarkovChain([[0.98, 0.02], [0.02, 0.98]])
+    >>> path = np.asarray(chain.sample_path(jax.random.key(0), 20_000))
+    >>> found = ed.diagnose(path)
+    >>> found.tau_mix_interval[0] <= chain.mixing_time() <= found.tau_mix_interval[1]
+    True
+    """
+    confidence = check.number("confidence", confidence, above=0.5, below=1)
+    if (problem is None) != (x is None):
+        raise ValueError("problem and x go together: pass both, or neither")
+    known: int | None = None
+    states: np.ndarray | None = None
+    if isinstance(source_or_series, Iterator):
+        source_or_series = _read(source_or_series, num_samples)
+    if not isinstance(source_or_series, Source) and problem is not None:
+        source_or_series = SeriesSource(source_or_series)
+    names: list[str] = []
+    columns: list[np.ndarray] = []
+    if isinstance(source_or_series, Source):
+        source = source_or_series
+        count = min(num_samples or source.length or SAMPLES, source.length or 2**31 - 1)
+        check.integer("num_samples", count, at_least=LEAST)
+        path = jax.tree.map(lambda leaf: np.asarray(leaf)[0], source.paths([seed], count))
+        if isinstance(source, MarkovSource):
+            states, known = path, source.chain.num_states
+        if problem is not None:
+            names, columns = _functions(problem, source, x, path)
+        elif not isinstance(source, MarkovSource):
+            if isinstance(path, tuple):
+                raise ValueError("a Zip is diagnosed through its functions: pass problem and x, or diagnose its parts")
+            names, columns = _leaves(source.loss_law.points, path)
+    else:
+        values = np.asarray(source_or_series)[:num_samples]
+        if values.ndim == 1 and values.dtype.kind in "iub":
+            states = values
+        else:
+            names, columns = _leaves(values, np.arange(len(values)))
+    return _diagnose(states, known, names, columns, confidence)
+
+
+def _diagnose(
+    states: np.ndarray | None, known: int | None, names: list[str], columns: list[np.ndarray], confidence: float
+) -> Diagnosis:
+    warnings: list[str] = []
+    chain, n = None, len(states) if states is not None else len(columns[0])
+    if states is not None:
+        checked_series("the path of states", states)
+        seen = len(np.unique(states))
+        if seen > min(MOST_STATES, n / 5):
+            raise ValueError(
+                f"{seen} states in {n} samples are too many to estimate a chain from: pass the series as floats, lump "
+                f"states together, or record at least {5 * seen} samples"
+            )
+        chain = estimate_chain(states, confidence)
+        warnings += _state_warnings(states, known)
+    series = np.column_stack(columns) if columns else np.zeros((n, 0))
+    if columns:
+        # Functions that do not move along the path (the gradient of a linear constraint, say) are left out.
+        moving = np.ptp(series, axis=0) > 0
+        if moving.any() or chain is None:
+            moving = moving if moving.any() else np.ones_like(moving)
+            series, names = series[:, moving], [name for name, kept in zip(names, moving, strict=True) if kept]
+            series = checked_series("series", series)
+    if chain is not None and not series.shape[1]:
+        series, names = _state_series(chain, states)
+    series, unsteady = levelled(names, series)
+    warnings += unsteady
+    fits = [relaxation(column, confidence) for column in series.T]
+    geyer, sokal = integrated_time(series, "geyer"), integrated_time(series, "sokal")
+    blocks = block_length(series)
+    quantities = [
+        Quantity(*row)
+        for row in zip(names, geyer, sokal, n / np.maximum(geyer, 1e-9), [f.tau for f in fits], blocks, strict=True)
+    ]
+    worst = max(fits, key=lambda fit: fit.tau)
+    if chain is None:
+        tau, interval = worst.tau, (worst.lower, worst.upper)
+    else:
+        tau, interval = chain.tau_mix, chain.tau_mix_interval
+    _refuse_short(n, max(tau, worst.tau if chain is None else 1.0))
+    if n < WANTED * tau:
+        warnings.append(
+            f"only {n / tau:.0f} mixing times were recorded: the interval is rough; {int(WANTED * tau):,} samples or "
+            "more make it dependable"
+        )
+    ess = float(n / max(geyer.max(), 1.0))
+    return Diagnosis(n, float(tau), interval, ess, warnings, quantities, chain, confidence, names, series)
+
+
+def _refuse_short(n: int, tau: float) -> None:
+    if n < NEEDED * tau:
+        raise ValueError(
+            f"series too short to say anything: {n} samples that stay correlated for about {tau:.0f}; "
+            f"record at least {int(WANTED * tau):,}, or look for a trend"
+        )
+
+
+def _state_warnings(states: np.ndarray, known: int | None) -> list[str]:
+    labels, visits = np.unique(states, return_counts=True)
+    found = []
+    if known is not None and len(labels) < known:
+        never = np.setdiff1d(np.arange(known), labels)
+        found.append(
+            f"{len(never)} of {known} states were never seen: {_some(never)}; what is said is about the others"
+        )
+    if (rare := labels[visits < RARE]).size:
+        found.append(
+            f"{len(rare)} states were seen fewer than {RARE} times: {_some(rare)}; their transitions are guesses"
+        )
+    return found
+
+
+def _some(labels: np.ndarray) -> str:
+    return ", ".join(str(label) for label in labels[:8]) + (", ..." if len(labels) > 8 else "")
+
+
+def _state_series(chain: ChainEstimate, states: np.ndarray | None) -> tuple[np.ndarray, list[str]]:
+    """The slowest function of the states, which has the largest autocorrelation time, and the most common state."""
+    index = np.searchsorted(chain.states, np.asarray(states))
+    values, vectors = np.linalg.eig(chain.P)
+    slow = np.real(vectors[:, np.argsort(-np.abs(values))[1]])
+    common = int(np.argmax(chain.stationary))
+    columns = [slow[index]] if np.ptp(slow[index]) > 0 else []
+    columns.append((index == common).astype(float))
+    return np.column_stack(columns), [*["slowest function"][: len(columns) - 1], f"state {chain.states[common]}"]
+
+
+def _functions(problem: Problem, source: Source, x: Any, path: Any) -> tuple[list[str], list[np.ndarray]]:
+    problem.check(x, source.example)
+    losses, constraints = path_values(problem, source, x, path)
+    gradients = path_gradients(problem, source, x, path)
+    names = ["loss", *(f"constraint {i + 1}" for i in range(constraints.shape[1]))]
+    names += [f"loss gradient {i + 1}" for i in range(gradients.shape[1])]
+    return names, [losses, *constraints.T, *gradients.T]
+
+
+def _leaves(data: Any, path: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
+    """Every number in a sample as a series of its own."""
+    names, columns = [], []
+    for where, leaf in jax.tree_util.tree_leaves_with_path(data):
+        array = np.asarray(leaf)
+        check.finite("series", array)
+        if array.dtype.kind not in "iufb":
+            raise TypeError(f"series must hold numbers, got {array.dtype}")
+        flat = array.reshape(len(array), -1)[path]
+        name = jax.tree_util.keystr(where) or "series"
+        names += [name] if flat.shape[1] == 1 else [f"{name}[{i}]" for i in range(flat.shape[1])]
+        columns += list(flat.T.astype(float))
+    if len(path) < LEAST:
+        raise ValueError(f"series has {len(path)} samples, too few to say anything; record at least {LEAST}")
+    return names, columns
+
+
+def _read(stream: Iterator[Any], num_samples: int | None) -> Any:
+    samples = list(itertools.islice(stream, check.integer("num_samples", num_samples or SAMPLES, at_least=1)))
+    if not samples:
+        raise ValueError("the stream is empty")
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 20 else f"{value:.1f}".removesuffix(".0")

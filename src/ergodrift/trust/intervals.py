@@ -1,0 +1,236 @@
+"""Intervals for the stationary mean of dependent series, column by column of (n, k).
+
+`batch`, `overlapping` and `bootstrap` hold as n grows, whatever the law; `hoeffding`, `bernstein` and `anytime` hold
+for every n, for values in known bounds and a known mixing time. `iid_normal` and `iid_bootstrap` ignore the
+dependence; they are here to be compared with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy
+
+from ergodrift.trust.autocorrelation import block_length, integrated_time
+
+STRETCHES = 2**13  # a longer series is first cut into so many means: batches are far longer than that anyway
+REACH = 20  # relaxation times that a batch should last
+# Intervals are widened by 1 + ALLOWANCE tau / n, for what skewness and an estimated tau cost at small n. The number was
+# set by the study of docs/trust.md; at n = 1,000 tau it is 1 %.
+ALLOWANCE = 12
+# How many batches there may be, with the law of |mean| / standard error for overlapping batches of n / m samples of
+# Brownian motion, as scale x |Student t| with so many degrees of freedom; tests/test_intervals.py simulates it.
+FIXED_B = {
+    5: (1.0441, 9.183),
+    8: (1.0186, 13.20),
+    10: (1.0078, 15.46),
+    14: (1.0057, 21.67),
+    20: (1.0038, 30.76),
+    28: (1.0041, 45.72),
+    40: (1.0024, 62.84),
+}
+RESAMPLES = 999
+
+Bounds = tuple[np.ndarray, np.ndarray]
+
+
+def _cut(values: np.ndarray) -> np.ndarray:
+    length = -(-len(values) // STRETCHES)
+    count = len(values) // length
+    return values[: count * length].reshape(count, length, -1).mean(axis=1)
+
+
+def decay_time(series: np.ndarray) -> np.ndarray:
+    """(integrated time + 1) / 2 of each column: the relaxation time, if one mode decays."""
+    return (np.maximum(integrated_time(series, "sokal"), 0.2) + 1) / 2
+
+
+def _flat(length: Any, tau: np.ndarray) -> np.ndarray:
+    """c with Var(mean of `length`) = c x long-run variance / length, for autocorrelation exp(-k / tau)."""
+    return 1 - tau / length * (1 - np.exp(-length / tau))
+
+
+def batch_errors(values: np.ndarray, overlap: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Standard errors of the means, (k,), and the number of batches that each stands on.
+
+    As many batches as last 20 relaxation times each, between 5 and 40. What correlation between neighbouring batches
+    takes from their spread is put back, as for autocorrelation exp(-k / tau): at 20 relaxation times it is 5 % of the
+    variance.
+    """
+    y = _cut(values)
+    n = len(y)
+    tau = decay_time(y)
+    choices = np.array(sorted(FIXED_B))
+    wanted = np.maximum(n / (REACH * tau), choices[0])
+    numbers = choices[np.searchsorted(choices, wanted, side="right") - 1]
+    numbers = np.minimum(numbers, choices[choices <= max(n // 2, choices[0])].max())
+    errors = np.empty(y.shape[1])
+    for m in np.unique(numbers):
+        of, size = numbers == m, n // m
+        part, t = y[:, of], tau[of]
+        if overlap:
+            sums = np.concatenate([np.zeros((1, part.shape[1])), np.cumsum(part, axis=0)])
+            means = (sums[size:] - sums[:-size]) / size
+            spread = np.mean(np.square(means - part.mean(axis=0)), axis=0) * size / (n - size)
+        else:
+            means = part[: m * size].reshape(m, size, -1).mean(axis=1)
+            spread = means.var(axis=0, ddof=1) / m
+        kept = (_flat(size, t) / size - _flat(n, t) / n) / (1 / size - 1 / n) / _flat(n, t)
+        errors[of] = np.sqrt(spread / np.maximum(kept, 0.05)) * (1 + ALLOWANCE * t / n)
+    return errors, numbers
+
+
+def batch(values: np.ndarray, delta: float) -> Bounds:
+    """Batch means: mean +- t_{m-1} x standard error from m batches (Schmeiser 1982)."""
+    error, m = batch_errors(values, overlap=False)
+    return _around(values, scipy.stats.t.ppf(1 - delta / 2, m - 1) * error)
+
+
+def overlapping(values: np.ndarray, delta: float) -> Bounds:
+    """Overlapping batch means (Meketon and Schmeiser 1984); fixed-b critical values (Kiefer and Vogelsang 2005)."""
+    error, numbers = batch_errors(values, overlap=True)
+    scale, freedom = np.array([FIXED_B[m] for m in numbers]).T
+    return _around(values, scale * scipy.stats.t.ppf(1 - delta / 2, freedom) * error)
+
+
+def bootstrap(values: np.ndarray, delta: float, seed: int = 0) -> Bounds:
+    """The stationary bootstrap (Politis and Romano 1994), studentised by its blocks (Goetze and Kuensch 1996).
+
+    Blocks have the length of `block_length`, at least 3 relaxation times; the bootstrap variance, which is short by the
+    factor 1 / (1 + tau / length), is put right.
+    """
+    y = _cut(values)
+    n, tau = len(y), decay_time(y)
+    lengths = np.clip(np.maximum(block_length(y), 3 * tau), 1, n / 8)
+    rng = np.random.default_rng(seed)
+    reach = np.empty(y.shape[1])
+    for column, length in enumerate(lengths):
+        deviation, error = _resample(y[:, column], float(length), rng)
+        spread = deviation.std()
+        # A resample of blocks that are all alike has no spread of its own: it must not blow the ratio up.
+        ratio = np.quantile(np.abs(deviation) / np.maximum(error, spread / 4 + 1e-300), 1 - delta)
+        reach[column] = ratio * spread * np.sqrt(1 + tau[column] / length) * (1 + ALLOWANCE * tau[column] / n)
+    return _around(values, reach)
+
+
+def _resample(y: np.ndarray, length: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """mean* - mean and its standard error from the spread of its blocks, for each resample; blocks wrap around."""
+    n = len(y)
+    count = int(1.5 * n / length + 20)
+    sizes = rng.geometric(1 / length, size=(RESAMPLES, count)) if length > 1 else np.ones((RESAMPLES, count + n), int)
+    ends = np.minimum(np.cumsum(sizes, axis=1), n)
+    ends[:, -1] = n
+    sizes = np.diff(ends, axis=1, prepend=0)
+    starts = rng.integers(n, size=sizes.shape)
+    centred = y - y.mean()
+    sums = np.concatenate([[0.0], np.cumsum(np.concatenate([centred, centred]))])
+    blocks = sums[starts + sizes] - sums[starts]
+    deviation = blocks.sum(axis=1) / n
+    error = np.sqrt(np.sum(np.square(blocks - sizes * deviation[:, None]), axis=1)) / n
+    return deviation, error
+
+
+def hoeffding(values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray) -> Bounds:
+    """mean +- (b - a) sqrt(9 tau_mix log(2 / delta) / (2 n)) for values in [a, b] (Paulin 2015, corollary 2.10)."""
+    reach = (high - low) * np.sqrt(9 * tau_mix * np.log(2 / delta) / (2 * len(values)))
+    return _around(values, reach, low, high)
+
+
+def bernstein(values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray) -> Bounds:
+    """Paulin's Bernstein inequality (2015, theorem 3.4), with the variance bounded from the same path.
+
+    P(|S - n mu| >= t) <= 2 exp(-t^2 gamma / (8 (n + 1/gamma) V + 20 t C)), pseudo spectral gap gamma >= 1 / (2 tau_mix)
+    (proposition 3.4 there), C = b - a. V is at most the mean of h = (f - c)^2 for every c; the same inequality with
+    Var h <= M E h, M = max h, bounds the mean of h for c = a, (a + b) / 2 and b, at delta / 9 each; two thirds
+    of delta go to the mean of f.
+    """
+    n, gamma = len(values), 1 / (2 * tau_mix)
+
+    def deviation(variance: np.ndarray, size: np.ndarray, weight: float) -> np.ndarray:
+        """t / n at which one side of the bound is exp(-weight)."""
+        linear, constant = 10 * size * weight, 8 * (n + 1 / gamma) * variance * weight
+        return (linear + np.sqrt(linear**2 + gamma * constant)) / gamma / n
+
+    variance = np.square((high - low) / 2)
+    for centre in (low, (low + high) / 2, high):
+        most = np.square(np.maximum(high - centre, centre - low))
+        seen, bound = np.mean(np.square(values - centre), axis=0), most.copy()
+        for _ in range(100):  # falls towards the largest mean of h that the path allows
+            bound = np.minimum(most, seen + deviation(most * bound, most, np.log(9 / delta)))
+        variance = np.minimum(variance, bound)
+    return _around(values, deviation(variance, high - low, np.log(3 / delta)), low, high)
+
+
+def boundary(variance: Any, delta: float, tuned: Any) -> Any:
+    """A level that |M| stays below for ever with probability 1 - delta, `variance` being that of the martingale so far.
+
+    sqrt((V + rho) log((V + rho) / (rho delta^2))), a mixture of normals (Robbins 1970); rho makes it tightest at V =
+    `tuned`.
+    """
+    rho = tuned / (2 * np.log(1 / delta) + np.log(1 + 2 * np.log(1 / delta)))
+    return np.sqrt((variance + rho) * np.log((variance + rho) / (rho * delta**2)))
+
+
+def anytime(
+    values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray, planned: int | None = None
+) -> Bounds:
+    """An interval that may be looked at after every sample: it holds at all times together.
+
+    With g the solution of the Poisson equation, whose values lie within 2 tau_mix (b - a) of each other, S_n - n mu is
+    a martingale but for twice that range at most. Over a block of L = 2 tau_mix samples the martingale moves within
+    (L + 2 tau_mix)(b - a), so `boundary` applies with the variance 2 tau_mix (b - a)^2 a sample (docs/trust.md). The
+    intervals at all block ends so far are intersected.
+    """
+    size = int(np.ceil(2 * tau_mix))
+    wide = high - low
+    ends = np.arange(size, len(values) + 1, size)
+    if not len(ends):
+        return low + 0.0, high + 0.0
+    step = np.square((size + 2 * tau_mix) * wide) / 4
+    planned = len(values) if planned is None else planned
+    means = np.cumsum(values, axis=0)[ends - 1] / ends[:, None]
+    count = np.arange(1, len(ends) + 1)[:, None]
+    tuned = np.maximum(step * max(planned / size, 1), 1e-300)
+    reach = (boundary(count * step, delta, tuned) + 2 * tau_mix * wide) / ends[:, None]
+    return np.maximum((means - reach).max(axis=0), low), np.minimum((means + reach).min(axis=0), high)
+
+
+def anytime_asymptotic(values: np.ndarray, delta: float, planned: int | None = None) -> Bounds:
+    """The same without bounds or a mixing time, as n grows (Waudby-Smith and others 2024): `boundary` with the long-run
+    variance that batch means find, at looks 25 % apart from 50 relaxation times on.
+    """
+    n = len(values)
+    planned = n if planned is None else planned
+    start = max(int(50 * decay_time(_cut(values)).max() * -(-n // STRETCHES)), 64)
+    looks = np.unique((n / 1.25 ** np.arange(60)).astype(int))
+    looks = looks[looks >= min(start, n)]
+    low, high = np.full(values.shape[1], -np.inf), np.full(values.shape[1], np.inf)
+    for look in looks:
+        error, m = batch_errors(values[:look], overlap=False)
+        # Few batches know their variance badly: widened as Student's t is at this confidence.
+        error = error * scipy.stats.t.ppf(1 - delta / 2, m - 1) / scipy.stats.norm.ppf(1 - delta / 2)
+        sample = look * np.square(error)  # the long-run variance of one sample
+        reach = boundary(look * sample, delta, np.maximum(planned * sample, 1e-300)) / look
+        mean = values[:look].mean(axis=0)
+        low, high = np.maximum(low, mean - reach), np.minimum(high, mean + reach)
+    return low, high
+
+
+def iid_normal(values: np.ndarray, delta: float) -> Bounds:
+    """mean +- z s / sqrt(n), as if samples were independent."""
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    return _around(values, scipy.stats.norm.ppf(1 - delta / 2) * error)
+
+
+def iid_bootstrap(values: np.ndarray, delta: float, resamples: int = 200, seed: int = 0) -> Bounds:
+    """Percentiles of the means of samples drawn again one by one, as if they were independent."""
+    rng = np.random.default_rng(seed)
+    weights = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=resamples)
+    found = np.quantile(weights @ values / len(values), [delta / 2, 1 - delta / 2], axis=0)
+    return found[0], found[1]
+
+
+def _around(values: np.ndarray, reach: np.ndarray, low: Any = -np.inf, high: Any = np.inf) -> Bounds:
+    mean = values.mean(axis=0)
+    return np.maximum(mean - reach, low), np.minimum(mean + reach, high)

@@ -1,0 +1,200 @@
+"""Certificates: intervals against closed forms and simulation, verdicts, what is refused."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import ergodrift as ed
+from ergodrift.experiments.coverage import families, study_intervals, tables
+from ergodrift.trust import intervals
+from test_autocorrelation import ar1
+
+CHAIN = ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]])
+SOURCE = ed.MarkovSource(CHAIN, np.array([1.0, -1.0]))
+PROBLEM = ed.Problem(
+    lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: jnp.concatenate([x + xi, x - 1 - xi]), ed.Ball(2.0)
+)
+METHODS = ["batch", "overlapping", "bootstrap", "hoeffding", "bernstein", "anytime"]
+
+
+@pytest.mark.parametrize("number", intervals.FIXED_B)
+def test_fixed_b_critical_values_are_those_of_brownian_motion(number):
+    n, count = 560, 8_000
+    noise = np.random.default_rng(number).normal(size=(count, n)).astype(np.float32)
+    sums = np.concatenate([np.zeros((count, 1)), np.cumsum(noise, axis=1, dtype=float)], axis=1)
+    size = n // number
+    mean = sums[:, -1] / n
+    batches = (sums[:, size:] - sums[:, :-size]) / size
+    error = np.sqrt(np.mean((batches - mean[:, None]) ** 2, axis=1) * size / (n - size))
+    scale, freedom = intervals.FIXED_B[number]
+    for level in (0.9, 0.95, 0.99):
+        inside = np.mean(np.abs(mean) / error <= scale * scipy.stats.t.ppf((1 + level) / 2, freedom))
+        # 4 standard errors, and half a per cent for the grid that stands for Brownian motion.
+        assert abs(inside - level) < 0.005 + 4 * np.sqrt(level * (1 - level) / count)
+
+
+def test_batch_errors_of_ar1_are_right():
+    lam, n = 0.9, 20_000
+    errors, numbers = intervals.batch_errors(ar1(lam, n, columns=200), overlap=False)
+    truth = np.sqrt((1 + lam) / (1 - lam) / n)
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(truth, rel=0.05)
+    assert set(numbers) == {40}
+
+
+def test_hoeffding_is_paulins_formula():
+    values = np.array([0.0, 1.0] * 500)[:, None]
+    low, high = intervals.hoeffding(values, 0.05, 3.0, np.zeros(1), np.ones(1))
+    reach = np.sqrt(9 * 3 * np.log(40) / 2000)
+    np.testing.assert_allclose([low[0], high[0]], [0.5 - reach, 0.5 + reach])
+
+
+def test_bernstein_wins_where_the_variance_is_small():
+    values = np.zeros((1_000_000, 1))
+    values[::1000] = 1
+    ends = np.zeros(1), np.ones(1)
+    narrow, wide = (np.ptp(getattr(intervals, m)(values, 0.05, 2.0, *ends)) for m in ("bernstein", "hoeffding"))
+    assert narrow < wide / 2
+
+
+def test_the_boundary_is_not_crossed_more_often_than_it_may():
+    walk = np.cumsum(np.random.default_rng(0).normal(size=(2000, 4000)), axis=1)
+    crossed = (np.abs(walk) >= intervals.boundary(np.arange(1, 4001.0), 0.1, 500.0)).any(axis=1)
+    assert 0.03 < crossed.mean() < 0.1
+
+
+def test_the_anytime_interval_shrinks_and_holds_along_the_way():
+    y = (ar1(0.0, 20_000)[:, 0] > 0).astype(float)[:, None]
+    ends = np.zeros(1), np.ones(1)
+    found = [
+        np.array(intervals.anytime(y[:n], 0.05, 1.0, *ends, planned=20_000))[:, 0] for n in range(100, 20_000, 500)
+    ]
+    assert all(low <= 0.5 <= high for low, high in found)
+    assert all((b[0] >= a[0]) and (b[1] <= a[1]) for a, b in itertools.pairwise(found))
+
+
+def test_intervals_cover_and_iid_ones_do_not():
+    """A small version of `python -m ergodrift.experiments.coverage`."""
+    family = families(10)[0]
+    rows = {row["method"]: row for row in study_intervals(family, 200 * 10, 200, seed=0)}
+    for name in ("batch", "overlapping"):
+        assert rows[name]["coverage"] >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 200)
+        assert rows[name]["wrong"] <= 0.05
+    for name in ("hoeffding", "bernstein", "anytime"):
+        assert rows[name]["coverage"] >= 0.99
+    assert rows["i.i.d. normal"]["coverage"] < 0.6
+    assert "| two states | 10 |" in tables({"intervals": list(rows.values()), "mixing": []})
+
+
+@pytest.mark.parametrize("tau", [1, 10, 100])
+def test_the_families_of_the_study_have_the_mixing_time_they_name(tau):
+    assert [family.tau_mix for family in families(tau)] == [tau] * 5
+    rng = np.random.default_rng(0)
+    for family in families(tau):
+        values = family.value(family.simulate(rng, 200, 500))
+        error = values.mean(axis=0).std() / np.sqrt(500)
+        assert abs(values.mean() - family.mean) < 4 * error
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("x", "first", "second"), [(-0.5, "satisfied", "satisfied"), (0.5, "violated", "satisfied")])
+def test_clear_cases_are_decided_by_every_method(method, x, first, second):
+    found = ed.certify(PROBLEM, np.array([x]), SOURCE, method=method, num_samples=200_000)
+    assert found.verdict == [first, second]
+    assert found.more_samples == [0, 0]
+    np.testing.assert_array_less(found.lower, [x, x - 1])
+    np.testing.assert_array_less([x, x - 1], found.upper)
+    assert found.loss_lower < x**2 + 1 < found.loss_upper
+    assert found.satisfied == (first == "satisfied")
+    assert "every n" in str(found) or method in ("batch", "overlapping", "bootstrap")
+
+
+def test_a_close_case_is_undecided_and_says_how_many_samples_it_takes():
+    found = ed.certify(PROBLEM, np.array([-0.01]), SOURCE, num_samples=5000)
+    assert found.verdict[0] == "undecided"
+    half = found.upper[0] - found.estimate[0] if found.estimate[0] < 0 else found.estimate[0] - found.lower[0]
+    assert found.more_samples[0] == np.ceil(5000 * (half / found.estimate[0]) ** 2 - 5000)
+    assert f"about {found.more_samples[0]:,} more samples would decide" in str(found)
+
+
+def test_several_constraints_are_simultaneous():
+    one = ed.Problem(PROBLEM.loss, lambda x, xi: x + xi, ed.Ball(2.0))
+    wide = ed.certify(PROBLEM, np.array([0.1]), SOURCE, num_samples=5000)
+    narrow = ed.certify(one, np.array([0.1]), SOURCE, num_samples=5000)
+    assert wide.upper[0] - wide.lower[0] > narrow.upper[0] - narrow.lower[0]
+    same = ed.certify(one, np.array([0.1]), SOURCE, 0.975, num_samples=5000)
+    assert same.upper[0] == wide.upper[0]
+
+
+def test_a_constraint_without_chance_is_known_exactly():
+    fixed = ed.Problem(PROBLEM.loss, lambda x, xi: x - 1 + 0 * xi, ed.Ball(2.0))
+    found = ed.certify(fixed, np.array([0.25]), SOURCE, num_samples=1000)
+    assert found.lower[0] == found.upper[0] == -0.75
+
+
+def test_the_monitor_agrees_with_certify_and_never_takes_back():
+    values = np.asarray(SOURCE.data)[np.asarray(SOURCE.paths([5], 20_000))[0]][:, None]
+    one = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x + xi, ed.Ball(2.0))
+    tau, bounds = CHAIN.mixing_time(), (-1.3, 0.7)
+    monitor = ed.Monitor(one, np.array([-0.3]), tau_mix=tau, bounds=bounds, planned=20_000)
+    found = [monitor.update(part) for part in np.split(values, 10)]
+    series = ed.SeriesSource(values)
+    whole = ed.certify(one, np.array([-0.3]), series, method="anytime", tau_mix=tau, bounds=bounds)
+    np.testing.assert_allclose([found[-1].lower, found[-1].upper], [whole.lower, whole.upper])
+    assert all(b.upper[0] <= a.upper[0] and b.lower[0] >= a.lower[0] for a, b in itertools.pairwise(found))
+    assert found[0].verdict == ["undecided"]
+    assert found[-1].verdict == ["satisfied"]
+
+
+def test_a_result_is_certified_on_fresh_samples_only():
+    result = ed.run(ed.edpp(CHAIN.mixing_time()), PROBLEM, SOURCE, x0=np.zeros(1), num_samples=5000, seeds=[3, 4])
+    found = result.certify(PROBLEM, row=1)
+    assert found.num_samples == 5000
+    np.testing.assert_allclose(found.estimate, np.concatenate([result.solution[1], result.solution[1] - 1]), atol=0.2)
+    with pytest.raises(ValueError, match="seed=4 is one of those the run was fitted on"):
+        result.certify(PROBLEM, seed=4)
+    paths = SOURCE.paths([7], 500)
+    replayed = ed.run(ed.edpp(CHAIN.mixing_time()), PROBLEM, SOURCE, x0=np.zeros(1), num_samples=500, paths=paths)
+    assert replayed.certify(PROBLEM, seed=0).num_samples == 500
+    with pytest.raises(ValueError, match="seed=7 is one of those"):
+        replayed.certify(PROBLEM, seed=7)
+
+
+def test_a_result_is_not_certified_on_the_series_it_was_fitted_on():
+    y = ar1(0.8, 4000)
+    result = ed.run(ed.edpp(5), PROBLEM, ed.SeriesSource(y[:2000]), x0=np.zeros(1))
+    for given in (None, ed.SeriesSource(y[:2000].copy()), ed.SeriesSource(y), ed.SeriesSource(y[1500:])):
+        with pytest.raises(ValueError, match="samples that the point was fitted on"):
+            result.certify(PROBLEM, given)
+    assert result.certify(PROBLEM, ed.SeriesSource(y[2000:])).num_samples == 2000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "normal"}, "method must be one of 'batch'"),
+        ({"confidence": 1.0}, "confidence must be"),
+        ({"tau_mix": 0.5}, "tau_mix must be >= 1"),
+        ({"num_samples": None}, "num_samples must be given"),
+        ({"num_samples": 10}, "10 samples, too few to say anything"),
+        ({"bounds": (1.0, -1.0)}, "low < high"),
+        ({"bounds": (0.0, 0.1), "method": "hoeffding"}, "bounds do not hold"),
+    ],
+)
+def test_wrong_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ed.certify(PROBLEM, np.array([0.1]), SOURCE, **{"num_samples": 1000, **options})
+
+
+def test_series_that_say_nothing_are_refused():
+    x = np.array([0.1])
+    with pytest.raises(ValueError, match="constant"):
+        ed.certify(PROBLEM, x, ed.SeriesSource(np.ones((100, 1))))
+    with pytest.raises(ValueError, match="needs tau_mix and bounds"):
+        ed.certify(PROBLEM, x, ed.SeriesSource(ar1(0.5, 100)), method="hoeffding")
+    with pytest.raises(ValueError, match=r"too short to certify anything: 200 samples .* take at least"):
+        ed.certify(PROBLEM, x, ed.SeriesSource(np.cumsum(ar1(0.99, 200), axis=0)))
+    with pytest.raises(TypeError, match="source must be a Source"):
+        ed.certify(PROBLEM, x, np.ones(100))  # type: ignore[arg-type]
