@@ -30,4 +30,4 @@ lock: ## bring requirements.lock up to date
 	  --no-emit-index-url pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv bench-results reproduce-out
+	rm -rf .venv bench-results reproduce-out beyond-out

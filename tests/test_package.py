@@ -11,7 +11,7 @@ PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
     "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator", "schedule",
-    "method", "algorithms", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics",
+    "memory", "windows", "method", "average", "algorithms", "auto", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics",
     "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 

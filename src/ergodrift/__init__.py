@@ -1,7 +1,8 @@
 """Constrained stochastic optimisation when the data are not i.i.d."""
 
 from ergodrift import metrics
-from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
+from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
+from ergodrift.auto import auto
 from ergodrift.chain import MarkovChain
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 from ergodrift.problem import Problem
@@ -38,12 +39,15 @@ __all__ = [
     "Weights",
     "Zip",
     "adpp",
+    "auto",
     "dpp",
     "edpp",
     "mdpp",
     "metrics",
     "pd",
     "pd2",
+    "rdpp",
     "run",
     "solve_reference",
+    "wdpp",
 ]

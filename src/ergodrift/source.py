@@ -69,6 +69,11 @@ class Source(abc.ABC):
         return self.loss_law
 
     @property
+    def state_law(self) -> np.ndarray | None:
+        """The stationary law of the states an index tells apart and that come back; None where there are none."""
+        return None
+
+    @property
     def example(self) -> Any:
         """One sample, for shapes."""
         return jax.tree.map(lambda leaf: leaf[0], self.loss_law.points)
@@ -109,6 +114,10 @@ class _Rows(Source):
     @property
     def loss_law(self) -> Law:
         return Law(self.data, self.weights)
+
+    @property
+    def state_law(self) -> np.ndarray | None:
+        return None if self.length else self.weights
 
     def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
         paths, size = np.asarray(paths), len(self.weights)
