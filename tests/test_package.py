@@ -11,8 +11,8 @@ PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
     "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator", "schedule",
-    "memory", "windows", "method", "average", "algorithms", "auto", "loop", "progress", "checkpoint", "run", "expectation", "region", "reference", "metrics",
-    "problems", "experiments", "report", "cli",
+    "memory", "windows", "method", "average", "algorithms", "auto", "loop", "progress", "checkpoint", "run",
+    "expectation", "region", "reference", "metrics", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 

@@ -17,7 +17,6 @@ from ergodrift import tree
 from ergodrift.geometry import Geometry
 from ergodrift.types import Feedback, Sizes, Weights
 
-
 UNSEEN = 4.0  # a state never seen counts as so many times older than the run: of it not even an old gradient is known
 
 
@@ -48,9 +47,10 @@ class Notes(NamedTuple):
 class Memory:
     """Each sample is a round, whose feedback is the law's average of the last tangent planes of all states seen so far.
 
-    f̂_t(x) = sum_s w_s [f_s(y_s) + df_s(y_s).(x - y_s)], where y_s is the point at which state s was last seen, and the same
-    for each constraint; the round's feedback is value and slope of these planes at x_t. Linear constraints are remembered
-    exactly. A round costs the same however many states there are: the visited state's old plane goes, its new one comes.
+    f̂_t(x) = sum_s w_s [f_s(y_s) + df_s(y_s).(x - y_s)], where y_s is the point at which state s was last seen, and the
+    same for each constraint; the round's feedback is value and slope of these planes at x_t. Linear constraints are
+    remembered exactly. A round costs the same however many states there are: the visited state's old plane goes, its
+    new one comes.
 
     Attributes:
         law: w, (S,), summing to one: the stationary law or another target.
@@ -95,7 +95,9 @@ class Memory:
 
     def observe(self, window: Notes, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Notes, Feedback, Any]:
         if feedback.state is None:
-            raise ValueError("feedback.state is missing: this method remembers states; use feedback._replace(state=...)")
+            raise ValueError(
+                "feedback.state is missing: this method remembers states; use feedback._replace(state=...)"
+            )
         state, now = jnp.asarray(feedback.state, jnp.int32), t + 1
         new, old, seen = _plane(feedback, x), _at(window.rows, state), _at(window.seen, state)
         waited, first = (now - seen).astype(new.dtype), seen == 0
@@ -118,9 +120,7 @@ class Memory:
         age = jnp.maximum(notes.age + notes.mass - jnp.where(first, 0, weight * waited), 0)
         return notes._replace(average=average, mass=notes.mass + jnp.where(first, weight, 0), age=age)
 
-    def _by_visits(
-        self, notes: Notes, state: Any, t: jax.Array, new: Any, old: Any, waited: Any, first: Any
-    ) -> Notes:
+    def _by_visits(self, notes: Notes, state: Any, t: jax.Array, new: Any, old: Any, waited: Any, first: Any) -> Notes:
         """Weights are shares of the samples so far; what is unseen has, for all one knows, its share of the states."""
         kind = new.dtype
         before, count = t.astype(kind), _at(notes.visits, state)
@@ -143,11 +143,16 @@ class Memory:
 
 @tree.module()
 class Aging:
-    """V_t = sqrt t, alpha_t = sqrt(t (t + (3 age_t / 2)^2)), where age_t is that of the round's feedback.
+    """V_t = sqrt t, alpha_t = sqrt(t (t + (c age_t)^2)), where age_t is that of the round's feedback and c = 3/2.
 
-    So the step V_t / (2 alpha_t) is that of DPP-t, 1 / (2 sqrt t), but never longer than 1 / (3 age_t): in the time that
-    a state waits to be seen again, x moves by about a third of a gradient. No mixing time and no horizon.
+    So the step V_t / (2 alpha_t) is that of DPP-t, 1 / (2 sqrt t), but never longer than 1 / (3 age_t): in the time
+    that a state waits to be seen again, x moves by about a third of a gradient. No mixing time and no horizon.
+
+    Attributes:
+        caution: c.
     """
+
+    caution: Any = 1.5
 
     def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Any:
         return ()
@@ -155,7 +160,7 @@ class Aging:
     def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, Weights]:
         time = t.astype(sizes.loss_grad.dtype)
         penalty = jnp.sqrt(time)
-        return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(1.5 * sizes.age)))
+        return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(self.caution * sizes.age)))
 
 
 def _at(array: Any, index: Any) -> Any:

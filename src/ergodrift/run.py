@@ -134,9 +134,7 @@ def run(
 
     if levels is not None:
         levels = _levels(levels, len(keys))
-    estimator = algorithm.estimator.for_run(
-        num_samples, None if levels is None else levels.shape[1], source.state_law
-    )
+    estimator = algorithm.estimator.for_run(num_samples, None if levels is None else levels.shape[1], source.state_law)
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
     if paths is None:
         starts = jax.vmap(source.start)(path_keys(keys))

@@ -12,9 +12,6 @@ from ergodrift.geometry import Geometry
 from ergodrift.types import Feedback, Sizes, Weights
 
 
-DECAY = 50  # the window is about 2 / DECAY of the samples so far; see docs/memory.md for other values
-
-
 class Tangents(NamedTuple):
     """Tangent planes of the constraints: their gradients, and what the tangents are worth at x = 0."""
 
@@ -26,10 +23,15 @@ class Tangents(NamedTuple):
 class GrowingWindow:
     """Each sample is a round: the loss as the sample shows it, the constraints as the latest samples do on average.
 
-    ĝ_t(x) = sum_{s <= t} w_s [g_s(x_s) + dg_s(x_s).(x - x_s)] with w_s close to (s / t)^49 50 / t: most of the weight lies on
-    the last twentieth of the samples, a window that grows with t and so outgrows any mixing time. Linear constraints
-    are averaged exactly, however far x has moved since.
+    ĝ_t(x) = sum_{s <= t} w_s [g_s(x_s) + dg_s(x_s).(x - x_s)] with w_s close to (s / t)^(k-1) k / t: most of the weight
+    lies on the last 2 / k of the samples, a window that grows with t and so outgrows any mixing time. Linear
+    constraints are averaged exactly, however far x has moved since.
+
+    Attributes:
+        decay: k; docs/memory.md has what other values than 50 do.
     """
+
+    decay: Any = 50
 
     needs_state = False
 
@@ -39,8 +41,8 @@ class GrowingWindow:
     def observe(self, window: Any, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Any, Feedback, Any]:
         jac = feedback.constraint_jac
         tangents = Tangents(jac, feedback.constraints - tree.pushforward(jac, x))
-        # Polynomial-decay averaging (Shamir and Zhang 2013): mean_t = mean_{t-1} + 50 / (t + 49) (new - mean_{t-1}).
-        rate = DECAY / (t + DECAY).astype(feedback.loss.dtype)
+        # Polynomial-decay averaging (Shamir and Zhang 2013): mean_t = mean_{t-1} + k / (t + k - 1) (new - mean_{t-1}).
+        rate = self.decay / (t.astype(feedback.loss.dtype) + self.decay)
         window = tree.compensated_add(window, tree.scale(tree.subtract(tangents, tree.add(*window)), rate))
         mean = tree.add(*window)
         constraints = mean.offset + tree.pushforward(mean.jac, x)
