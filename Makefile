@@ -15,6 +15,7 @@ test: $(READY) ## lint, types, tests and doctests
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/memory_cost.py
 
 # Versions for the commands above are locked; the package itself states ranges.
 $(READY): requirements.lock pyproject.toml
