@@ -15,6 +15,7 @@ test: $(READY) ## lint, types, tests and doctests
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/memory_cost.py
 
 coverage: $(READY) ## intervals and mixing times on data whose truth is known; writes coverage-out/
 	$(BIN)/python -m ergodrift.experiments.coverage
@@ -33,4 +34,4 @@ lock: ## bring requirements.lock up to date
 	  --no-emit-index-url pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv bench-results coverage-out reproduce-out
+	rm -rf .venv bench-results beyond-out coverage-out reproduce-out

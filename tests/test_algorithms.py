@@ -15,6 +15,7 @@ import pytest
 
 import ergodrift as ed
 import problems
+from ergodrift.average import Average
 from ergodrift.estimator import draw_level
 from ergodrift.source import level_keys, seed_keys
 
@@ -31,6 +32,9 @@ ALGORITHMS: dict[str, Callable[[float], ed.Algorithm]] = {
     "pd": lambda v: ed.pd(150 * v, gradient_bound=5, constraint_bound=3),
     "pd2": lambda v: ed.pd2(5 * v),
     "pd2-max": lambda v: ed.pd2(5 * v, aggregate="max"),
+    "rdpp": lambda v: ed.rdpp([1, 2 * v, 3]),
+    "rdpp-visits": lambda v: ed.rdpp("visits"),
+    "wdpp": lambda v: ed.wdpp(),
 }
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 both_dtypes = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -80,14 +84,8 @@ def assert_close(actual: Any, expected: Any) -> None:
     ("name", "title"),
     [
         *[("edpp-t", "EDPP-t"), ("edpp-T", "EDPP-T"), ("dpp-t", "DPP-t"), ("dpp-T", "DPP-T"), ("mdpp", "MDPP")],
-        *[
-            ("edpp-auto", "EDPP-auto"),
-            ("mdpp-theory", "MDPP"),
-            ("adpp", "ADPP"),
-            ("pd", "PD"),
-            ("pd2", "PD2"),
-            ("pd2-max", "PD2"),
-        ],
+        *[("edpp-auto", "EDPP-auto"), ("mdpp-theory", "MDPP"), ("adpp", "ADPP"), ("pd", "PD"), ("pd2", "PD2")],
+        *[("pd2-max", "PD2"), ("rdpp", "RDPP"), ("rdpp-visits", "RDPP"), ("wdpp", "WDPP")],
     ],
 )
 def test_names(name, title):
@@ -101,7 +99,8 @@ def test_names(name, title):
 def bound(name: str) -> Any:
     """The method as a run of NUM_SAMPLES binds it."""
     algorithm = ALGORITHMS[name](1.0)
-    return dataclasses.replace(algorithm, estimator=algorithm.estimator.for_run(NUM_SAMPLES, None)).bind(PROBLEM)
+    estimator = algorithm.estimator.for_run(NUM_SAMPLES, None, SOURCE.state_law)
+    return dataclasses.replace(algorithm, estimator=estimator).bind(PROBLEM)
 
 
 @every_algorithm
@@ -109,7 +108,7 @@ def bound(name: str) -> Any:
 def test_a_step_keeps_the_structure_shapes_and_dtypes_of_the_state(name, dtype):
     method = bound(name)
     state = method.init(X0.astype(dtype), num_constraints=2, levels=jax.random.key(0))
-    feedback = PROBLEM.feedback(state.x, row(DATA, 0))
+    feedback = PROBLEM.feedback(state.x, row(DATA, 0))._replace(state=0)
     after, info = jax.eval_shape(method.step, state, feedback)
     kinds = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, after)]
     assert kinds[0] == kinds[1]
@@ -127,18 +126,20 @@ def by_hand(name: str, seed: int) -> dict[str, Any]:
     method, path = bound(name), np.asarray(SOURCE.paths([seed], NUM_SAMPLES))[0]
     state = method.init(X0, num_constraints=2, levels=level_keys(seed_keys([seed]))[0])
     points, losses, values, used = [], [], [], 0
-    feedback = PROBLEM.feedback(state.x, row(DATA, 0))
+    feedback = PROBLEM.feedback(state.x, row(DATA, 0))._replace(state=0)
     weights = jax.tree.map(jnp.zeros_like, jax.eval_shape(method.step, state, feedback)[1].weights)
     rows = []
 
     def record() -> None:
-        mean = np.mean(points, axis=0) if points else X0
+        degree = Average.of(ALGORITHMS[name](1.0).average).degree
+        shares = np.arange(1.0, len(points) + 1) ** degree
+        mean = np.average(points, axis=0, weights=shares) if points else X0
         sums = np.sum(losses), np.sum(values, axis=0) if values else np.zeros(2)
         rows.append((state.t, used, state.x, mean, state.queue, weights, *sums))
 
     record()
     for taken, index in enumerate(path[:-1], start=1):
-        feedback = PROBLEM.feedback(state.x, row(DATA, index))
+        feedback = PROBLEM.feedback(state.x, row(DATA, index))._replace(state=index)
         before, (state, info) = state, method.step(state, feedback)
         losses.append(feedback.loss)
         values.append(feedback.constraints)
@@ -224,7 +225,9 @@ def test_new_numbers_never_trace_the_problem_again(name):
     assert calls == calls[:1] * 8
     # Every change took effect, so nothing stale was used.
     different = [not np.array_equal(solutions[0], solution) for solution in solutions[1:]]
-    assert different == [name != "dpp-t"] + [True] * 6
+    # Some have no number to change; and a walk's law does not change what is remembered under a law that was given.
+    assert different[0] == (name not in ("dpp-t", "rdpp-visits", "wdpp"))
+    assert all(different[1:])
 
 
 def test_a_run_traces_the_problem_once():

@@ -12,8 +12,9 @@ PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
     "xla", "files", "tree", "types", "check", "geometry", "problem", "linear", "sampler", "chain", "source",
-    "expectation", "trust", "estimator", "schedule", "learned", "method", "algorithms", "kernel", "loop", "progress",
-    "checkpoint", "run", "region", "reference", "metrics", "problems", "experiments", "report", "cli",
+    "expectation", "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average", "algorithms",
+    "auto", "kernel", "loop", "progress", "checkpoint", "run", "region", "reference", "metrics", "problems",
+    "experiments", "report", "cli",
 ]  # fmt: skip
 
 

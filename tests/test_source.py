@@ -130,10 +130,10 @@ def test_levels_are_drawn_with_keys_that_paths_do_not_use():
 
 @pytest.mark.parametrize("name", ["chain", "independent"])
 def test_xi_is_a_row_of_every_leaf(name):
-    xi = SOURCES[name].stream().sample(jnp.arange(2), 1)
+    xi = SOURCES[name].stream().xi(jnp.int32(1))
     np.testing.assert_array_equal(xi["features"], [2.0, 3.0])
     assert int(xi["label"]) == -1
-    several = jax.vmap(lambda at: SOURCES[name].stream().sample(jnp.array([2, 0]), at))(jnp.arange(2))
+    several = jax.vmap(SOURCES[name].stream().xi)(jnp.array([2, 0]))
     np.testing.assert_array_equal(several["features"], [[4.0, 5.0], [0.0, 1.0]])
     np.testing.assert_array_equal(several["label"], [1, 1])
 
@@ -144,12 +144,12 @@ def test_narrow_samples_come_back_as_they_were_given():
     source = IIDSource(data)
     shapes = sorted(leaf.shape for leaf in jax.tree.leaves(source.stream().data))
     assert shapes == [(2, 3, 12), (2, 3, 12), (2, 12)]
-    xi = source.stream().sample(jnp.array([1]), 0)
+    xi = source.stream().xi(jnp.int32(1))
     assert_same(jax.tree.map(np.asarray, xi), jax.tree.map(lambda leaf: leaf[1], data))
 
 
 def test_xi_of_a_zip_is_a_pair():
-    value, record = SOURCES["series and chain"].stream().sample((jnp.array([99]), jnp.array([2])), 0)
+    value, record = SOURCES["series and chain"].stream().xi((jnp.int32(99), jnp.int32(2)))
     assert float(value) == 1.0
     np.testing.assert_array_equal(record["features"], [4.0, 5.0])
 
@@ -157,7 +157,7 @@ def test_xi_of_a_zip_is_a_pair():
 @every_source
 def test_the_example_has_the_shapes_of_a_sample(source):
     paths = source.paths(1, 1)
-    xi = source.stream().sample(jax.tree.map(lambda leaf: leaf[0], paths), 0)
+    xi = source.stream().xi(jax.tree.map(lambda leaf: leaf[0, 0], paths))
     assert jax.tree.structure(source.example) == jax.tree.structure(xi)
     assert jax.tree.map(np.shape, source.example) == jax.tree.map(np.shape, xi)
 
@@ -209,7 +209,7 @@ def test_only_series_end(source, length):
 def test_loss_index_points_into_the_loss_law(source):
     index = jax.tree.map(lambda leaf: leaf[0], source.paths([3], 80))
     points = jax.tree.map(lambda leaf: np.asarray(leaf)[np.asarray(source.loss_index(index))], source.loss_law.points)
-    xi = jax.vmap(lambda at: source.stream().sample(index, at))(jnp.arange(80))
+    xi = jax.vmap(source.stream().xi)(index)
     zipped = isinstance(source, Zip)
     assert_same(points[0] if zipped else points, jax.tree.map(np.asarray, xi[0] if zipped else xi))
 

@@ -1,7 +1,8 @@
 """Constrained stochastic optimisation when the data are not i.i.d."""
 
 from ergodrift import metrics, xla
-from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
+from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
+from ergodrift.auto import auto
 from ergodrift.chain import MarkovChain
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 from ergodrift.linear import LinearModel
@@ -46,6 +47,7 @@ __all__ = [
     "Weights",
     "Zip",
     "adpp",
+    "auto",
     "certify",
     "diagnose",
     "dpp",
@@ -54,6 +56,8 @@ __all__ = [
     "metrics",
     "pd",
     "pd2",
+    "rdpp",
     "run",
     "solve_reference",
+    "wdpp",
 ]

@@ -7,13 +7,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ergodrift import check
+import numpy as np
+
+from ergodrift import check, tree
 from ergodrift.estimator import Estimator, MultiLevel, SingleSample
 from ergodrift.geometry import Geometry
 from ergodrift.learned import Learned
+from ergodrift.memory import Aging, Memory
 from ergodrift.method import DriftPlusPenalty, Method, PrimalDual
 from ergodrift.problem import Problem
 from ergodrift.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
+from ergodrift.windows import GrowingWindow, Widening
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,12 +29,16 @@ class Algorithm:
         rule: DriftPlusPenalty, or a primal-dual rule.
         schedule: how its weights are set.
         estimator: how samples become rounds.
+        average: how the points are weighed in the x̄ it recommends; see `run`.
+        reason: why it was chosen, where `auto` chose it.
     """
 
     name: str
     rule: Callable[[Geometry, Schedule, Estimator], Method]
     schedule: Schedule
     estimator: Estimator = dataclasses.field(default_factory=SingleSample)
+    average: Any = "uniform"
+    reason: str = ""
 
     def bind(self, problem: Problem) -> Method:
         """The method on this problem's domain, with `init` and `step`.
@@ -112,6 +120,51 @@ def adpp(beta: Any = 0.5, diameter: Any = None) -> Algorithm:
     beta = check.number("beta", beta, above=0, at_most=0.5)
     schedule = AdaGrad(0.0, 0.0, beta, _positive("diameter", diameter), lagged=False)
     return Algorithm("ADPP", DriftPlusPenalty, schedule)
+
+
+def rdpp(law: Any = "stationary", num_states: int | None = None) -> Algorithm:
+    """Remembering drift-plus-penalty: for finitely many states that are told apart (agents, regimes, rows).
+
+    The feedback of a round is the law's average of the last feedback of every state, and V_t = sqrt t,
+    alpha_t = sqrt(t (t + (3 age_t / 2)^2)) with its age; no mixing time and no horizon. Recommends the average of its
+    points with weights t^3. Not in the paper; see docs/memory.md. (Related: MC-SAG, Even 2023, without constraints.)
+
+    Args:
+        law: how states weigh: "stationary", as the source's chain says; "visits", by their shares of the samples so
+            far; or an array with one weight a state, such as the uniform law while the walk has another.
+        num_states: needed with "visits" where there is no source, for `method.step`.
+
+    >>> rdpp([0.5, 0.25, 0.25]).name
+    'RDPP'
+    """
+    count = None if num_states is None else check.integer("num_states", num_states, at_least=1)
+    if isinstance(law, str):
+        check.choice("law", law, ("stationary", "visits"))
+        if count is not None and law == "stationary":
+            raise ValueError(
+                "num_states goes with law='visits'; to know the law as well, pass it: law=chain.stationary"
+            )
+        estimator = Memory(None, count, law == "visits")
+    else:
+        weights = law if tree.is_traced(law) else np.asarray(law, dtype=float)
+        if weights.ndim != 1 or not weights.size or (count is not None and count != weights.size):
+            wanted = "(S,)" if count is None else f"({count},)"
+            raise ValueError(f"law must have shape {wanted}, one weight for each state, got {weights.shape}")
+        known = not tree.is_traced(law)
+        if known and (not np.isfinite(weights).all() or weights.min() < 0 or weights.sum() == 0):
+            raise ValueError(f"law must be finite, not negative, and not all zero, got {weights}")
+        estimator = Memory(weights / weights.sum(), weights.size)
+    return Algorithm("RDPP", DriftPlusPenalty, Aging(), estimator, average=("polynomial", 3))
+
+
+def wdpp() -> Algorithm:
+    """Windowed drift-plus-penalty: parameter-free, for streams whose states cannot be told apart.
+
+    The constraints of a round are averaged over a window that grows with t, and V_t = t^(3/4), alpha_t = t^(3/2);
+    neither a mixing time nor a horizon nor a bound is asked for. Not in the paper; docs/memory.md has what was measured
+    and what was tried.
+    """
+    return Algorithm("WDPP", DriftPlusPenalty, Widening(), GrowingWindow())
 
 
 def pd(horizon: Any, gradient_bound: Any, constraint_bound: Any, radius: Any = None) -> Algorithm:

@@ -22,8 +22,16 @@ class Estimator(Protocol):
         """An empty window. `zero` has the shapes of a feedback; `levels` is a key, or the levels of all rounds."""
         ...
 
-    def observe(self, window: Any, t: jax.Array, feedback: Feedback) -> tuple[Any, Feedback, Any]:
-        """The next window, the round's feedback, and whether the round (t are finished before it) is complete."""
+    @property
+    def needs_state(self) -> bool:
+        """Whether it must be told which state a sample came from, in `Feedback.state`."""
+        ...
+
+    def observe(self, window: Any, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Any, Feedback, Any]:
+        """The next window, the round's feedback, and whether the round (t are finished before it) is complete.
+
+        `x` is the point at which the feedback was given.
+        """
         ...
 
     def pending(self, window: Any) -> Any:
@@ -34,8 +42,11 @@ class Estimator(Protocol):
         """The window with what the next `count` samples will need drawn beforehand (t rounds are finished)."""
         ...
 
-    def for_run(self, num_samples: int, num_rounds: int | None) -> Any:
-        """The estimator for a run of so many samples, and of so many rounds where they are known."""
+    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None) -> Any:
+        """The estimator for a run of so many samples, and of so many rounds where they are known.
+
+        `law` is the stationary law of the states, where they are finitely many and told apart.
+        """
         ...
 
 
@@ -43,10 +54,12 @@ class Estimator(Protocol):
 class SingleSample:
     """Each sample is a round."""
 
+    needs_state = False
+
     def init(self, zero: Feedback, levels: Any) -> Any:
         return ()
 
-    def observe(self, window: Any, t: jax.Array, feedback: Feedback) -> tuple[Any, Feedback, Any]:
+    def observe(self, window: Any, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Any, Feedback, Any]:
         return window, feedback, True
 
     def pending(self, window: Any) -> Any:
@@ -55,7 +68,7 @@ class SingleSample:
     def stock(self, window: Any, t: jax.Array, count: int) -> Any:
         return window
 
-    def for_run(self, num_samples: int, num_rounds: int | None) -> SingleSample:
+    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None) -> SingleSample:
         if num_rounds is not None:
             raise ValueError("levels were given, but each round of this algorithm is one sample; only MLMC has levels")
         return self
@@ -97,6 +110,7 @@ class MultiLevel:
     """
 
     max_level: Any
+    needs_state = False
 
     @staticmethod
     def with_cap(cap: int | None) -> MultiLevel:
@@ -112,7 +126,7 @@ class MultiLevel:
         levels = _checked_levels(levels)
         return Window(jnp.int32(0), self.length(levels, jnp.int32(0)), zero, levels)
 
-    def observe(self, window: Window, t: jax.Array, feedback: Feedback) -> tuple[Window, Feedback, Any]:
+    def observe(self, window: Window, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Window, Feedback, Any]:
         seen, first = window.seen + 1, window.seen == 0
         # f^1 + N (f^N - f^(N/2)) weighs the first half of the window by -1 and the second by +1, plus 1 for the first
         # sample; with N = 1 the single sample is the second half and must not count twice.
@@ -134,7 +148,7 @@ class MultiLevel:
         drawn = jax.vmap(lambda ahead: level_of(origin, t + ahead))(jnp.arange(count + 1, dtype=jnp.int32))
         return window._replace(levels=Stock(origin, t, drawn))
 
-    def for_run(self, num_samples: int, num_rounds: int | None) -> MultiLevel:
+    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None) -> MultiLevel:
         """cap = T^2 needs T: the rounds that levels are given for, or the most that fit into the samples on average."""
         if self.max_level is not None:
             return self

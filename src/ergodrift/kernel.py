@@ -152,8 +152,11 @@ class _Row:
 class _Numbers(NamedTuple):
     """The stream inside the kernel: a sample is the number of its state."""
 
-    def sample(self, indices: _Row, at: Any) -> Any:
+    def at(self, indices: _Row, at: Any) -> Any:
         return indices[at]
+
+    def xi(self, index: Any) -> Any:
+        return index
 
 
 def _split(x: Any) -> tuple[Any, ...]:
@@ -179,7 +182,7 @@ def _points(change: Callable[[Any], Any], carry: Any) -> Any:
 
 def _bare(carry: Any) -> Any:
     """The carry without what a block only reads, or does not touch."""
-    return _with_levels(carry, None)._replace(sampler=None, indices=None, settled=None)
+    return _with_levels(carry, None)._replace(sampler=None, indices=None, settled=None, marks=None)
 
 
 def _with_levels(carry: Any, levels: Any) -> Any:

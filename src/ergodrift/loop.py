@@ -12,11 +12,12 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from ergodrift import tree, xla
+from ergodrift.average import Average
 from ergodrift.method import Method
 from ergodrift.problem import Problem
 from ergodrift.sampler import BLOCK
 from ergodrift.source import Stream
-from ergodrift.types import State
+from ergodrift.types import Feedback, State
 
 
 class Setup(NamedTuple):
@@ -26,12 +27,14 @@ class Setup(NamedTuple):
     method: Method
     stream: Stream
     grid: Any  # (records,) sample counts at which to record, ascending
+    average: Average = Average()  # the weights of the points in x̄
 
 
 class Sums(NamedTuple):
-    """Sums since the start: of x over rounds, of loss and constraints over samples."""
+    """Sums since the start: of x over rounds and of its weights (None: all 1), of loss and constraints over samples."""
 
     x: Any
+    weight: Any
     loss: Any
     constraints: Any
 
@@ -49,6 +52,7 @@ class Carry(NamedTuple):
     recent: Sums  # sums in this block
     settled: Any  # compensated sums of all blocks before it
     weights: Any  # of the last round
+    marks: Any  # of a suffix average
 
 
 class Record(NamedTuple):
@@ -72,12 +76,12 @@ def start(setup: Setup, x0: Any, num_constraints: int, seeds: Any, levels: Any) 
         state = setup.method.init(x0, num_constraints, levels)
         sampler = setup.stream.sampler.start(seed)
         indices = _blank(jax.eval_shape(setup.stream.sampler.block, sampler, jnp.int32(0))[1])
-        xi = setup.stream.sample(indices, 0)
-        zero = _blank(jax.eval_shape(setup.problem.feedback, x0, xi))
+        zero = _blank(jax.eval_shape(feedback_at, setup, x0, indices, 0))
         weights = _blank(jax.eval_shape(setup.method.step, state, zero)[1].weights)
-        sums = Sums(zero.loss_grad, zero.loss, zero.constraints)
+        weight = setup.average.weight(state.t, tree.dtype(x0))
+        sums = Sums(zero.loss_grad, None if weight is None else jnp.zeros_like(weight), zero.loss, zero.constraints)
         state = state._replace(window=setup.method.estimator.stock(state.window, state.t, BLOCK))
-        return Carry(state, sampler, indices, sums, tree.compensated(sums), weights)
+        return Carry(state, sampler, indices, sums, tree.compensated(sums), weights, setup.average.start(sums.x))
 
     return jax.vmap(one)(seeds, levels)
 
@@ -86,14 +90,23 @@ def _blank(shapes: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
+def feedback_at(setup: Setup, x: Any, indices: Any, at: Any) -> Feedback:
+    """What the sample at place `at` of the indices says at x; to an estimator that needs it, also which one it is."""
+    index = setup.stream.at(indices, at)
+    feedback = setup.problem.feedback(x, setup.stream.xi(index))
+    return feedback._replace(state=index) if setup.method.estimator.needs_state else feedback
+
+
 def take_sample(setup: Setup, carry: Carry, position: Any) -> Carry:
     """One sample, the `position`-th (from 0) of the run."""
-    xi = setup.stream.sample(carry.indices, position % BLOCK)
     x = carry.state.x
-    feedback = setup.problem.feedback(x, xi)
+    feedback = feedback_at(setup, x, carry.indices, position % BLOCK)
     state, info = setup.method.step(carry.state, feedback)
+    weight = setup.average.weight(state.t, tree.dtype(x))
+    term = x if weight is None else tree.scale(x, weight)
     recent = Sums(
-        jax.tree.map(lambda total, leaf: total + jnp.where(info.updated, leaf, 0), carry.recent.x, x),
+        jax.tree.map(lambda total, leaf: total + jnp.where(info.updated, leaf, 0), carry.recent.x, term),
+        None if weight is None else carry.recent.weight + jnp.where(info.updated, weight, 0),
         carry.recent.loss + feedback.loss,
         carry.recent.constraints + feedback.constraints,
     )
@@ -107,13 +120,14 @@ def take_sample(setup: Setup, carry: Carry, position: Any) -> Carry:
 def next_block(setup: Setup, carry: Carry, position: Any) -> Carry:
     """Settle the sums of the block behind and draw the block that starts at `position`."""
     sampler, indices = setup.stream.sampler.block(carry.sampler, position // BLOCK)
-    state = carry.state
+    state, settled = carry.state, tree.compensated_add(carry.settled, carry.recent)
     return carry._replace(
         state=state._replace(window=setup.method.estimator.stock(state.window, state.t, BLOCK)),
         sampler=sampler,
         indices=indices,
         recent=jax.tree.map(jnp.zeros_like, carry.recent),
-        settled=tree.compensated_add(carry.settled, carry.recent),
+        settled=settled,
+        marks=setup.average.next_block(carry.marks, tree.add(settled[0].x, settled[1].x), state.t, position),
     )
 
 
@@ -121,8 +135,7 @@ def observe(setup: Setup, carry: Carry, position: Any) -> Record:
     """The record of a seed that has taken `position` samples. Before the first round is done, the mean is x_1."""
     state, (total, lost) = carry.state, carry.settled
     sums = tree.add(total, tree.add(lost, carry.recent))
-    rounds = jnp.maximum(state.t, 1)
-    mean = jax.tree.map(lambda s, x: jnp.where(state.t > 0, s / rounds.astype(s.dtype), x), sums.x, state.x)
+    mean = setup.average.mean(sums.x, sums.weight, state.t, carry.marks, state.x)
     used = position - setup.method.estimator.pending(state.window)
     return Record(state.t, used, state.x, mean, state.queue, carry.weights, sums.loss, sums.constraints)
 
@@ -244,10 +257,9 @@ def locate(setup: Setup, carry: Carry, position: Any, limit: Any) -> tuple[Any, 
     def onward(loop: Any) -> Any:
         carry, position, _ = loop
         carry = jax.lax.cond(position % BLOCK == 0, lambda c: next_block(setup, c, position), lambda c: c, carry)
-        xi = setup.stream.sample(carry.indices, position % BLOCK)
-        feedback = setup.problem.feedback(carry.state.x, xi)
+        feedback = feedback_at(setup, carry.state.x, carry.indices, position % BLOCK)
         carry = take_sample(setup, carry, position)
-        fault = Fault(*(~_finite(part) for part in (*feedback, carry.state.x, carry.state.queue, carry.weights)))
+        fault = Fault(*(~_finite(part) for part in (*feedback[:4], carry.state.x, carry.state.queue, carry.weights)))
         return carry, position + 1, fault
 
     def fine(loop: Any) -> Any:

@@ -52,9 +52,11 @@ class Method(abc.ABC):
     def step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
         """Take in the feedback of one sample at `state.x`."""
         self._check_shapes(state, feedback)
+        if not self.estimator.needs_state:
+            feedback = feedback._replace(state=None)
         # The point's precision is the run's, whatever a sweep is over and wherever feedback comes from.
         self, feedback = tree.cast((self, feedback), tree.dtype(state.x))
-        window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback)
+        window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback, state.x)
         sizes = self.sizes(round_feedback)
         schedule = state.schedule
         if isinstance(self.schedule, Listener):
@@ -68,7 +70,7 @@ class Method(abc.ABC):
     def sizes(self, feedback: Feedback) -> Sizes:
         """(F_t, G_t, H_t), in the dual norm of the geometry."""
         rows = jax.vmap(self.geometry.dual_norm)(feedback.constraint_jac)
-        return Sizes(self.geometry.dual_norm(feedback.loss_grad), rows, jnp.abs(feedback.constraints))
+        return Sizes(self.geometry.dual_norm(feedback.loss_grad), rows, jnp.abs(feedback.constraints), feedback.age)
 
     def num_multipliers(self, num_constraints: int) -> int:
         return num_constraints
@@ -77,7 +79,7 @@ class Method(abc.ABC):
         """Feedback from elsewhere must fit the state; broadcasting would hide that it does not."""
         shape = jnp.shape(feedback.constraints)
         wanted = Feedback((), jax.tree.map(jnp.shape, state.x), shape, jax.tree.map(lambda x: shape + x.shape, state.x))
-        found = Feedback(*(jax.tree.map(jnp.shape, part) for part in feedback))
+        found = Feedback(*(jax.tree.map(jnp.shape, part) for part in feedback[:4]))
         if found != wanted or len(shape) != 1 or state.queue.shape != (self.num_multipliers(*shape),):
             raise ValueError(
                 f"feedback does not fit the state: x has shapes {wanted.loss_grad} and the queue {state.queue.shape}, "

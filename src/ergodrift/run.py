@@ -12,6 +12,7 @@ import numpy as np
 
 from ergodrift import check, loop, tree
 from ergodrift.algorithms import Algorithm
+from ergodrift.average import Average
 from ergodrift.checkpoint import Checkpoint
 from ergodrift.method import checked_point
 from ergodrift.problem import Problem
@@ -38,7 +39,7 @@ class Result:
         rounds: rounds finished by then; equal to `samples` unless rounds use several samples.
         samples_used: samples of finished rounds; an unfinished MLMC window is not counted.
         x: the last point, x_{t+1} after t rounds.
-        x_mean: x̄_t, the mean of x_1..x_t, equal weight a round.
+        x_mean: x̄_t, the mean of x_1..x_t, equal weight a round unless `average` says otherwise.
         queue: Q_{t+1}, or the multipliers.
         weights: of the last round: V_t and alpha_t (`Weights`), or primal-dual `StepSizes`.
         loss_sum: sum of f(x, xi) over all samples taken, each at the point held when it came.
@@ -123,6 +124,7 @@ def run(
     paths: Any = None,
     levels: Any = None,
     checkpoint: Any = None,
+    average: Any = None,
 ) -> Result:
     """Run an algorithm over many seeds at once, in one compiled loop.
 
@@ -144,6 +146,8 @@ def run(
             is held.
         checkpoint: a file to keep the state of the run in. Called again with the same arguments, the run goes on from
             there, to the same numbers; after Ctrl-C or a crash at most ten seconds are done again.
+        average: how the points are weighed in x̄: "uniform" (as in the paper), ("polynomial", k) with weights t^k, or
+            "suffix" for the latter half (see `Average`). What the algorithm recommends unless given.
 
     Returns:
         The records and the recommended solution.
@@ -167,6 +171,7 @@ def run(
     ]:
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
+    weighing = Average.of(algorithm.average if average is None else average)
     num_samples = _num_samples(source, num_samples)
     grid = _grid(record, num_samples)
     keys = seed_keys(seeds)
@@ -175,7 +180,7 @@ def run(
 
     if levels is not None:
         levels = _levels(levels, len(keys))
-    estimator = algorithm.estimator.for_run(num_samples, None if levels is None else levels.shape[1])
+    estimator = algorithm.estimator.for_run(num_samples, None if levels is None else levels.shape[1], source.state_law)
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
     if paths is None:
         starts = jax.vmap(source.start)(path_keys(keys))
@@ -183,7 +188,7 @@ def run(
         starts = source.check_paths(paths, len(keys), num_samples)
     stops = np.union1d(grid, [num_samples])  # the solution is taken at the end, whether or not that is recorded
     stream = tree.cast(source.stream(replay=paths is not None), tree.dtype(x0))
-    setup = loop.Setup(problem, method, stream, jnp.asarray(stops, jnp.int32))
+    setup = loop.Setup(problem, method, stream, jnp.asarray(stops, jnp.int32), weighing)
     method.init(x0, num_constraints, jax.random.key(0))  # a schedule that does not fit says so here, before any work
     if levels is not None:
         _check_levels(method, levels, num_samples)

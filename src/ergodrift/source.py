@@ -31,9 +31,12 @@ class Stream(NamedTuple):
     sampler: Any
     data: Any
 
-    def sample(self, indices: Any, at: Any) -> Any:
-        """The sample whose index stands at place `at` of the indices (of each part, where there are parts)."""
-        index = jax.tree.map(lambda leaf: leaf[at], indices)
+    def at(self, indices: Any, at: Any) -> Any:
+        """The index at place `at` of a block of them (one for each part, where there are parts)."""
+        return jax.tree.map(lambda leaf: leaf[at], indices)
+
+    def xi(self, index: Any) -> Any:
+        """The sample with this index."""
         if isinstance(self.sampler, Side):
             return tuple(_take(part, i) for part, i in zip(self.data, index, strict=True))
         return _take(self.data, index)
@@ -85,6 +88,11 @@ class Source(abc.ABC):
         return self.loss_law
 
     @property
+    def state_law(self) -> np.ndarray | None:
+        """The stationary law of the states an index tells apart and that come back; None where there are none."""
+        return None
+
+    @property
     def example(self) -> Any:
         """One sample, for shapes."""
         return jax.tree.map(lambda leaf: leaf[0], self.loss_law.points)
@@ -125,6 +133,10 @@ class _Rows(Source):
     @property
     def loss_law(self) -> Law:
         return Law(self.data, self.weights)
+
+    @property
+    def state_law(self) -> np.ndarray | None:
+        return None if self.length else self.weights
 
     def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
         paths, size = np.asarray(paths), len(self.weights)

@@ -15,20 +15,25 @@ class Feedback(NamedTuple):
         loss_grad: the gradient of f_t at x_t, with the structure of x.
         constraints: g_t(x_t), shape (n,).
         constraint_jac: the gradients of g_t at x_t, with the structure of x and a leading axis n.
+        state: which state (agent, regime, row) the sample came from, for methods that remember; None where unknown.
+        age: of a round's feedback, how many samples ago its parts were seen on average; None where all is fresh.
     """
 
     loss: Any
     loss_grad: Any
     constraints: Any
     constraint_jac: Any
+    state: Any = None
+    age: Any = None
 
 
 class Sizes(NamedTuple):
-    """(F_t, G_t, H_t): dual norms of the gradients and sizes of the constraints of one round."""
+    """(F_t, G_t, H_t): dual norms of the gradients and sizes of the constraints of one round, and its age if any."""
 
     loss_grad: Any
     constraint_jac: Any
     constraints: Any
+    age: Any = None
 
 
 class Weights(NamedTuple):

@@ -18,6 +18,8 @@ STYLES: dict[str, tuple[str, Any]] = {
     "EDPP-t": ("#D55E00", "-"),
     "MDPP": ("#009E73", (0, (12, 3, 2, 3, 2, 3))),
     "ADPP": ("#000000", (0, (1, 2))),
+    "WDPP": ("#F0E442", (0, (5, 1))),
+    "RDPP": ("#000000", "-"),
 }
 # The paper's colours of (state, label).
 POINT_COLOURS = {
@@ -115,3 +117,20 @@ def _limits(results: dict[str, Any], metric: str, window: Any, leave_out: tuple[
     high = max(0.0, *(np.array(summary["high"])[window].max(initial=0.0) for summary in shown))
     margin = 0.06 * (high - low) or 1.0
     return low - margin, high + margin
+
+
+def draw_sweep(rows: list[dict[str, Any]], path: Path) -> None:
+    """The Lagrangian gap of the returned point after 300 tau samples over tau_mix, one line an algorithm."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name in dict.fromkeys(row["algorithm"] for row in rows):
+        own = [row for row in rows if row["algorithm"] == name]
+        colour, dashes = STYLES[name]
+        taus, gaps = [row["tau_mix"] for row in own], [row["gap"][-1] for row in own]
+        errors = [row["standard_error"][-1] for row in own]
+        axes.errorbar(taus, gaps, errors, color=colour, linestyle=dashes, marker="o", markersize=3, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="mixing time", ylabel="mean Lagrangian gap after 300 mixing times")
+    axes.legend(ncols=2)
+    figure.savefig(path)

@@ -1,0 +1,243 @@
+"""What is remembered, how old it is, and what follows: the lemma of docs/memory.md on every path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ergodrift as ed
+import problems
+from ergodrift.memory import UNSEEN
+
+STATES, DIMENSION = 5, 3
+
+
+def feasible(seed: int, states: int) -> dict[str, np.ndarray]:
+    """Random data with which x = 0 meets all constraints."""
+    data = problems.random_data(np.random.default_rng(seed), states, DIMENSION, pairs=1)
+    return {**data, "e": 0.1 + np.abs(data["e"]) / 4, "rho": np.sum(data["o"] ** 2, axis=2) + 0.3}
+
+
+DATA = feasible(1, STATES)
+CHAIN = ed.MarkovChain(0.8 * np.eye(STATES) + 0.2 * np.random.default_rng(2).dirichlet(np.ones(STATES), size=STATES))
+SOURCE = ed.MarkovSource(CHAIN, DATA)
+PROBLEM = ed.Problem(problems.loss, problems.constraints, ed.Ball(1.5))
+X0 = jnp.array([0.5, -0.5, 0.2])
+SAMPLES = 400
+
+
+def row(index: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], DATA)
+
+
+@jax.jit
+def trace(method: Any, path: jax.Array) -> tuple[Any, Any]:
+    """x_t and the round's feedback for every sample of a path, from the public step."""
+
+    def one(state: Any, index: jax.Array) -> Any:
+        after, info = method.step(state, PROBLEM.feedback(state.x, row(index))._replace(state=index))
+        return after, (state.x, info.feedback)
+
+    return jax.lax.scan(one, method.init(X0, num_constraints=2), path)[1]
+
+
+def walk(seed: int, samples: int = SAMPLES) -> np.ndarray:
+    return np.asarray(SOURCE.paths([seed], samples))[0]
+
+
+LAWS = {
+    "stationary": (ed.rdpp(CHAIN.stationary), lambda path: CHAIN.stationary),
+    "uniform": (ed.rdpp(np.ones(STATES)), lambda path: np.full(STATES, 1 / STATES)),
+    "visits": (
+        ed.rdpp("visits", num_states=STATES),
+        lambda path: np.bincount(path, minlength=STATES) / len(path),
+    ),
+}
+
+
+def planes(xs: np.ndarray) -> Any:
+    """Feedback of every state at every point: leading axes (points, states)."""
+    each = jax.vmap(jax.vmap(PROBLEM.feedback, (None, 0)), (0, None))
+    return each(jnp.asarray(xs), jax.tree.map(jnp.asarray, DATA))
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_round_is_the_average_of_the_last_tangent_planes_and_knows_their_age(name, seed):
+    algorithm, law = LAWS[name]
+    path = walk(seed)
+    xs, found = trace(algorithm.bind(PROBLEM), path)
+    xs = np.asarray(xs)
+    every = planes(xs)
+    for t in [0, 1, 2, 7, 40, 200, SAMPLES - 1]:
+        seen = sorted(set(path[: t + 1].tolist()))
+        last = {s: int(np.flatnonzero(path[: t + 1] == s)[-1]) for s in seen}
+        weights = law(path[: t + 1])
+        share = sum(weights[s] for s in seen)
+        grad = sum(weights[s] * np.asarray(every.loss_grad)[last[s], s] for s in seen) / share
+        jac = sum(weights[s] * np.asarray(every.constraint_jac)[last[s], s] for s in seen) / share
+        values, losses = np.zeros(2), 0.0
+        for s in seen:
+            move = xs[t] - xs[last[s]]
+            g, f = (np.asarray(part)[last[s], s] for part in (every.constraints, every.loss))
+            values = values + weights[s] * (g + np.asarray(every.constraint_jac)[last[s], s] @ move) / share
+            losses += weights[s] * (f + np.asarray(every.loss_grad)[last[s], s] @ move) / share
+        np.testing.assert_allclose(found.loss_grad[t], grad, atol=1e-12)
+        np.testing.assert_allclose(found.constraint_jac[t], jac, atol=1e-12)
+        np.testing.assert_allclose(found.constraints[t], values, atol=1e-12)
+        np.testing.assert_allclose(found.loss[t], losses, atol=1e-12)
+        unseen = 1 - (len(seen) / STATES if name == "visits" else share)
+        age = sum(weights[s] * (t - last[s]) for s in seen) + UNSEEN * unseen * (t + 1)
+        np.testing.assert_allclose(found.age[t], age, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_error_of_the_feedback_is_bounded_by_how_far_x_has_moved(seed):
+    """The lemma, without chance: gradients err by sum_s w_s L_s ||x_t - y_s||, constraints by half the squares."""
+    path = walk(seed, 2000)
+    xs, found = trace(LAWS["stationary"][0].bind(PROBLEM), path)
+    xs, every, law = np.asarray(xs), planes(np.asarray(xs)), CHAIN.stationary
+    first = max(int(np.argmax(path == s)) for s in range(STATES))
+    smooth = np.array([np.linalg.norm(A.T @ A, 2) for A in DATA["A"]])
+    last = np.zeros(STATES, dtype=int)
+    steps = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(xs, axis=0), axis=1))])
+    for t, state in enumerate(path):
+        last[state] = t
+        if t < first:
+            continue
+        moved = np.linalg.norm(xs[t] - xs[last], axis=1)
+        assert (moved <= steps[t] - steps[last] + 1e-12).all()
+        error = np.linalg.norm(found.loss_grad[t] - law @ np.asarray(every.loss_grad)[t])
+        assert error <= law @ (smooth * moved) + 1e-12
+        below = law @ np.asarray(every.constraints)[t] - np.asarray(found.constraints)[t]
+        assert abs(below[0]) <= 1e-12  # the linear constraint is known exactly
+        assert -1e-12 <= below[1] <= law @ moved**2 + 1e-12  # the quadratic one has L = 2
+
+
+def test_steps_are_as_short_as_the_template_says():
+    """||x_{t+1} - x_t|| <= ||V_t grad + Q jac|| / (2 alpha_t), with V_t = sqrt t and alpha_t from the age."""
+    method = ed.rdpp(CHAIN.stationary).bind(PROBLEM)
+    state = method.init(X0, num_constraints=2)
+    step = jax.jit(method.step)
+    for t, index in enumerate(walk(3, 60), start=1):
+        before = state
+        state, info = step(state, PROBLEM.feedback(state.x, row(index))._replace(state=index))
+        V, alpha = float(info.weights.penalty), float(info.weights.proximity)
+        np.testing.assert_allclose(V, t**0.5, rtol=1e-12)
+        np.testing.assert_allclose(alpha, (t * (t + (1.5 * float(info.feedback.age)) ** 2)) ** 0.5, rtol=1e-12)
+        direction = V * info.feedback.loss_grad + before.queue @ info.feedback.constraint_jac
+        assert np.linalg.norm(state.x - before.x) <= np.linalg.norm(direction) / (2 * alpha) * (1 + 1e-12)
+
+
+def test_float32_sums_do_not_drift():
+    data = jax.tree.map(np.float32, DATA)
+    source = ed.MarkovSource(CHAIN, data)
+    x0 = np.asarray(X0, np.float32)
+    results = [
+        ed.run(ed.rdpp(), PROBLEM, ed.MarkovSource(CHAIN, rows), x0=start, num_samples=300_000, record=2)
+        for rows, start in [(data, x0), (jax.tree.map(np.float64, data), np.float64(x0))]
+    ]
+    reference = ed.solve_reference(PROBLEM, source, np.zeros(3))
+    narrow, wide = (ed.metrics.evaluate(result, PROBLEM, source, reference) for result in results)
+    # An average that drifted by one rounding a round would be off by 300,000 x 6e-8 = 0.02.
+    np.testing.assert_allclose(narrow.infeasibility[:, -1], wide.infeasibility[:, -1], atol=2e-5)
+    assert narrow.lagrangian_gap[0, -1] < 1e-6
+
+
+def test_it_leaves_edpp_far_behind_and_needs_no_mixing_time():
+    chain = ed.MarkovChain(0.985 * np.eye(3) + 0.005)
+    data = feasible(5, 3)
+    source = ed.MarkovSource(chain, data)
+    reference = ed.solve_reference(PROBLEM, source, np.zeros(3))
+    gaps = {}
+    for algorithm in (ed.edpp(chain.mixing_time()), ed.rdpp(), ed.wdpp()):
+        result = ed.run(algorithm, PROBLEM, source, x0=X0, num_samples=20_000, seeds=8, record=1)
+        gaps[algorithm.name] = ed.metrics.lagrangian_gap(result, PROBLEM, source, reference).mean()
+    assert gaps["RDPP"] < gaps["EDPP-t"] / 300
+    assert gaps["WDPP"] < 3 * gaps["EDPP-t"]  # it was not told the mixing time
+
+
+def test_a_walk_with_another_law_than_the_target():
+    star = np.zeros((STATES, STATES))
+    star[0, 1:] = star[1:, 0] = star[1, 2] = star[2, 1] = 1  # a triangle in it: the simple walk is not periodic
+    walk_of = ed.MarkovSource(ed.MarkovChain.from_graph(star, kind="simple"), DATA)
+    target = ed.IIDSource(DATA)
+    reference = ed.solve_reference(PROBLEM, target, np.zeros(3))
+    gaps = []
+    for law in (np.ones(STATES), "stationary"):
+        result = ed.run(ed.rdpp(law), PROBLEM, walk_of, x0=X0, num_samples=30_000, record=1)
+        gaps.append(float(ed.metrics.lagrangian_gap(result, PROBLEM, target, reference)[0, 0]))
+    assert gaps[0] < 1e-6 < 1e-3 < gaps[1]
+
+
+def test_other_methods_take_no_notice_of_the_state():
+    method = ed.edpp(3.0).bind(PROBLEM)
+    state = method.init(X0, num_constraints=2)
+    feedback = PROBLEM.feedback(X0, row(0))
+    jax.tree.map(
+        np.testing.assert_array_equal, method.step(state, feedback), method.step(state, feedback._replace(state=3))
+    )
+
+
+def test_the_window_of_wdpp_by_hand():
+    path = walk(0, 60)
+    xs, found = trace(ed.wdpp().bind(PROBLEM), path)
+    xs, every = np.asarray(xs), planes(np.asarray(xs))
+    offsets, jacs, mean = [], [], None
+    for t, state in enumerate(path):
+        jac = np.asarray(every.constraint_jac)[t, state]
+        jacs.append(jac)
+        offsets.append(np.asarray(every.constraints)[t, state] - jac @ xs[t])
+        weights = np.array([np.prod(np.arange(s + 1, s + 50, dtype=float) / 50) for s in range(t + 1)])
+        weights /= weights.sum()
+        mean = np.tensordot(weights, offsets, 1) + np.tensordot(weights, jacs, 1) @ xs[t]
+        np.testing.assert_allclose(found.constraints[t], mean, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(found.loss_grad[t], np.asarray(every.loss_grad)[t, state])
+
+
+def test_what_is_refused():
+    series, x0 = ed.SeriesSource(DATA), np.zeros(3)
+    method = ed.rdpp(np.ones(STATES)).bind(PROBLEM)
+    refused = [
+        (lambda: ed.run(ed.rdpp(), PROBLEM, series, x0=x0), "none that come back"),
+        (lambda: ed.run(ed.rdpp(), PROBLEM, SOURCE, x0=x0, num_samples=9, levels=[1]), "only MLMC has levels"),
+        (lambda: ed.run(ed.wdpp(), PROBLEM, SOURCE, x0=x0, num_samples=9, levels=[1]), "only MLMC has levels"),
+        (lambda: ed.run(ed.rdpp([1, 1]), PROBLEM, SOURCE, x0=x0, num_samples=9), "over 2 states, but the source has 5"),
+        (lambda: ed.rdpp("best"), "law must be one of"),
+        (lambda: ed.rdpp("stationary", num_states=3), "num_states goes with law='visits'"),
+        (lambda: ed.rdpp([1.0, -1.0]), "law must be finite, not negative"),
+        (lambda: ed.rdpp(np.ones((2, 2))), r"law must have shape \(S,\)"),
+        (lambda: ed.rdpp([1.0, 1.0], num_states=3), r"law must have shape \(3,\)"),
+        (lambda: ed.rdpp().bind(PROBLEM).init(x0, 2), "the number of states is not known"),
+        (lambda: method.step(method.init(x0, 2), PROBLEM.feedback(x0, row(0))), "feedback.state is missing"),
+    ]
+    for call, message in refused:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_auto_chooses_and_says_why():
+    chain = ed.MarkovChain(0.7 * np.eye(3) + 0.1)
+    few, one = np.arange(3.0)[:, None], ed.SeriesSource(np.arange(9.0)[:, None])
+    markov, iid = ed.MarkovSource(chain, few), ed.IIDSource(np.ones((200_000, 1)))
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.5, ed.Ball(1.0))
+    for source, samples, name, word in [
+        (markov, None, "RDPP", "3 states"),
+        (markov, 20, "WDPP", "in 20 samples"),
+        (iid, None, "DPP-t", "200,000 states are too many"),
+        (one, None, "WDPP", "series"),
+        (ed.Zip(one, markov), None, "EDPP-t", f"mixes in {chain.mixing_time()}"),
+        (ed.Zip(one, ed.IIDSource(few)), None, "DPP-t", "independent"),
+        (ed.Zip(one, one), None, "ADPP", "nothing is known"),
+    ]:
+        chosen = ed.auto(problem, source, samples)
+        assert chosen.name == name
+        assert chosen.reason.startswith(f"{name}, because ")
+        assert word in chosen.reason
+        assert chosen.reason.endswith(".")
+    with pytest.raises(TypeError, match="source must be of type Source, got list"):
+        ed.auto(problem, [])  # type: ignore[arg-type]
