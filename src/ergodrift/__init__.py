@@ -3,6 +3,7 @@
 from ergodrift import metrics
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.chain import MarkovChain
+from ergodrift.feasibility import Feasibility, QueueEvidence, feasibility
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 from ergodrift.problem import Problem
 from ergodrift.reference import Reference, solve_reference
@@ -17,6 +18,7 @@ __all__ = [
     "Ball",
     "Box",
     "EntropySimplex",
+    "Feasibility",
     "Feedback",
     "Geometry",
     "IIDSource",
@@ -27,6 +29,7 @@ __all__ = [
     "NonFiniteError",
     "Problem",
     "Product",
+    "QueueEvidence",
     "Reference",
     "Result",
     "SeriesSource",
@@ -40,6 +43,7 @@ __all__ = [
     "adpp",
     "dpp",
     "edpp",
+    "feasibility",
     "mdpp",
     "metrics",
     "pd",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -117,7 +118,11 @@ class Program:
         probes = [self.unravel(jnp.asarray(reach * rng.normal(size=flat.size))) for _ in range(3)]
         inside = [np.asarray(ravel_pytree(problem.geometry.project(probe))[0]) for probe in probes]
         self.probes = [self.start, *(self.region.embed(probe) for probe in inside)]
-        self.scale = _size(max(np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes))
+
+    @functools.cached_property
+    def scale(self) -> float:
+        """What the loss is divided by: its largest gradient over the probes."""
+        return _size(max(np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes))
 
     @property
     def point(self) -> Any:
@@ -130,7 +135,7 @@ class Program:
 
     def loss(self, x: Any) -> tuple[float, np.ndarray]:
         """The expected loss and its gradient with respect to z."""
-        value, gradient = _loss(self.problem, self.loss_law, x)
+        value, gradient = mean_loss(self.problem, self.loss_law, x)
         return float(value), np.asarray(ravel_pytree(gradient)[0]) @ self.region.lift
 
     def rows(self, constraints: Callable[[Any], tuple[Any, Any]]) -> Callable[[np.ndarray], Rows]:
@@ -185,12 +190,14 @@ def _size(norm: Any) -> float:
 
 
 @jax.jit
-def _loss(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
+def mean_loss(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
+    """f̄(x) and its gradient."""
     return jax.value_and_grad(lambda y: average(problem.loss, law, y))(x)
 
 
 @jax.jit
 def mean_constraints(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
+    """ḡ(x) and its Jacobian."""
     return value_and_jacobian(lambda y: average(problem.constraints, law, y), x)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +13,29 @@ import numpy as np
 from ergodrift import check, loop, tree
 from ergodrift.algorithms import Algorithm
 from ergodrift.checkpoint import Checkpoint
+from ergodrift.feasibility import QueueEvidence, pressure, queue_evidence
 from ergodrift.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.progress import Progress
 from ergodrift.sampler import BLOCK
 from ergodrift.source import Source, level_keys, path_keys, seed_keys
+from ergodrift.types import Weights
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
 
 
 class NonFiniteError(ArithmeticError):
     """A NaN or an infinity arose during a run; the message names the seed, the sample and the quantity."""
+
+
+class Setting(NamedTuple):
+    """What a run was asked to do."""
+
+    algorithm: Algorithm
+    problem: Problem
+    source: Source
+    x0: Any
+    levels: Any
 
 
 @tree.module("name")
@@ -63,6 +75,31 @@ class Result:
     def __repr__(self) -> str:
         seeds, records = np.shape(self.rounds)[-2:]
         return f"Result({self.name}: {seeds} seeds, {records} records)"
+
+    @property
+    def setting(self) -> Setting:
+        """What the run was asked to do; it is not part of the pytree, so copies and `vmap` do not keep it."""
+        setting = self.__dict__.get("_setting")
+        if setting is None:
+            raise ValueError("this result does not know its run: it was copied, or made inside vmap or jit")
+        return setting
+
+    def feasibility(self) -> QueueEvidence:
+        """What the queues say about feasibility: in proportion to t, they grow because the constraints conflict.
+
+        For problems whose law is known, `feasibility(problem, source)` solves for the same and proves it.
+        """
+        asked = self.setting
+        if not isinstance(self.weights, Weights):
+            raise ValueError(
+                f"{self.name} has damped multipliers in place of queues; run edpp, mdpp or adpp to see them grow"
+            )
+        mean = jax.tree.map(
+            lambda leaf: np.asarray(leaf).mean(axis=0), (self.solution, self.queue, self.weights.penalty)
+        )
+        x, queue, penalty = mean[0], mean[1][-1], mean[2][-1]
+        pull = pressure(asked.problem, asked.source, x, queue, penalty)
+        return queue_evidence(self.rounds, self.queue, self.solution, pull)
 
 
 def run(
@@ -127,6 +164,7 @@ def run(
     x0 = checked_point(problem.geometry, x0)
     num_constraints = problem.check(x0, source.example)
 
+    given = levels
     if levels is not None:
         levels = _levels(levels, len(keys))
     estimator = algorithm.estimator.for_run(num_samples, None if levels is None else levels.shape[1])
@@ -149,7 +187,10 @@ def run(
     records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
-    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
+    result = Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
+    if not tree.is_traced(records):
+        object.__setattr__(result, "_setting", Setting(algorithm, problem, source, x0, given))
+    return result
 
 
 def _spread(seeds: Any, count: int) -> Any:
