@@ -1,5 +1,7 @@
 """Feasibility: min-max values known in closed form or from another solver, and queues of runs that cannot succeed."""
 
+from typing import Any
+
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
@@ -179,7 +181,7 @@ def test_one_seed_says_that_it_has_no_spread():
 
 
 def test_what_cannot_be_judged_is_refused():
-    run = dict(x0=np.zeros(2), num_samples=100, seeds=8, record=20)
+    run: Any = {"x0": np.zeros(2), "num_samples": 100, "seeds": 8, "record": 20}
     result = ed.run(ed.edpp(4.0), CONFLICT, CHAIN, **run)
     with pytest.raises(ValueError, match="record=4"):
         queue_evidence(result.rounds[:, -1:], result.queue[:, -1:], result.solution)

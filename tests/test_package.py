@@ -11,8 +11,8 @@ PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
     "files", "tree", "types", "check", "geometry", "problem", "sampler", "chain", "source", "estimator", "schedule",
-    "method", "algorithms", "expectation", "region", "reference", "feasibility", "loop", "progress", "checkpoint", "run",
-    "metrics", "problems", "experiments", "report", "cli",
+    "method", "algorithms", "expectation", "region", "reference", "feasibility", "theory", "loop", "progress",
+    "checkpoint", "run", "metrics", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 

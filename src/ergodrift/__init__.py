@@ -1,6 +1,6 @@
 """Constrained stochastic optimisation when the data are not i.i.d."""
 
-from ergodrift import metrics
+from ergodrift import metrics, theory
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.chain import MarkovChain
 from ergodrift.feasibility import Feasibility, QueueEvidence, feasibility
@@ -50,4 +50,5 @@ __all__ = [
     "pd2",
     "run",
     "solve_reference",
+    "theory",
 ]

@@ -19,6 +19,7 @@ from ergodrift.problem import Problem
 from ergodrift.progress import Progress
 from ergodrift.sampler import BLOCK
 from ergodrift.source import Source, level_keys, path_keys, seed_keys
+from ergodrift.theory import TheoryCheck, within_theory
 from ergodrift.types import Weights
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
@@ -100,6 +101,27 @@ class Result:
         x, queue, penalty = mean[0], mean[1][-1], mean[2][-1]
         pull = pressure(asked.problem, asked.source, x, queue, penalty)
         return queue_evidence(self.rounds, self.queue, self.solution, pull)
+
+    def within_theory(self, bounds: Any = None, *, replay: bool = True) -> TheoryCheck:
+        """Hold every record against every bound that the algorithm has; prints as a table, and is true if all hold.
+
+        Args:
+            bounds: F, G and H, as `problems.fairness` returns them; the largest values seen unless given.
+            replay: whether to make the run once more, round by round, for the lemmas of appendix A.
+
+        See `theory.within_theory` for which bounds an algorithm has.
+        """
+        asked = self.setting
+        return within_theory(
+            self,
+            asked.algorithm,
+            asked.problem,
+            asked.source,
+            asked.x0,
+            bounds=bounds,
+            levels=asked.levels,
+            replay=replay,
+        )
 
 
 def run(
