@@ -82,8 +82,8 @@ def test_linear_constraints_on_the_simplex_are_a_matrix_game(seed):
     program = ed.Problem(lambda x, xi: jnp.sum(x), lambda x, xi: xi["A"] @ x - b, ed.Simplex())
     found = ed.feasibility(program, source, np.full(3, 1 / 3))
     x, s = cp.Variable(3), cp.Variable()
-    rule = A.mean(axis=0) @ x - b <= s
-    cp.Problem(cp.Minimize(s), [rule, x >= 0, cp.sum(x) == 1]).solve(solver="CLARABEL")
+    rules: Any = [A.mean(axis=0) @ x - b <= s, x >= 0, cp.sum(x) == 1]
+    cp.Problem(cp.Minimize(s), rules).solve(solver="CLARABEL")
     assert s.value is not None
     assert found.worst == pytest.approx(float(s.value), abs=1e-6 * (1 + np.abs(A).max()))
     assert found.multipliers.sum() == pytest.approx(1.0)

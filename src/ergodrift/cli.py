@@ -1,4 +1,4 @@
-"""The command line: `ergodrift reproduce`."""
+"""The command line: `ergodrift reproduce` and `ergodrift theory`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,42 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, default=Path("reproduce-out"), help="folder (default: %(default)s)")
     command.add_argument("--debug", action="store_true", help="show tracebacks")
     command.set_defaults(action=_reproduce)
+    command = commands.add_parser(
+        "theory",
+        help="check the theory's bounds on random problems and fit its slopes",
+        description="Hold every bound against runs on random problems, and fit slopes in T and tau_mix.",
+    )
+    command.add_argument("--problems", type=int, default=1000, metavar="N", help="random problems (default: 1000)")
+    command.add_argument("--samples", type=int, default=2_048_000, metavar="T", help="longest run of the slopes")
+    command.add_argument("--seeds", type=int, default=64, metavar="K", help="paths of each slope (default: 64)")
+    command.add_argument("--out", type=Path, default=Path("theory-out"), help="folder (default: %(default)s)")
+    command.add_argument("--debug", action="store_true", help="show tracebacks")
+    command.set_defaults(action=_theory)
     return parser
+
+
+def _theory(options: argparse.Namespace) -> None:
+    for name, least in [("problems", 1), ("samples", 2560), ("seeds", 2)]:
+        if getattr(options, name) < least:
+            raise UsageError(f"--{name} must be at least {least}, got {getattr(options, name)}")
+    _make_room(options.out)
+    import jax
+
+    # Bounds are compared with sums over a whole run: in float64, rounding has no say in whether one is crossed.
+    jax.config.update("jax_enable_x64", True)
+    from ergodrift.experiments.reproduce import versions, write_whole
+    from ergodrift.experiments.theory import SCHEMA, bounds_study, bounds_table, slopes_study, slopes_table
+    from ergodrift.report.slopes import draw_slopes
+
+    slopes = slopes_study(options.samples, options.seeds, say=lambda line: print(line, flush=True))
+    draw_slopes(slopes, options.out)
+    print(slopes_table(slopes), flush=True)
+    bounds = bounds_study(options.problems, say=lambda line: print(line, flush=True))
+    print(bounds_table(bounds), flush=True)
+    content = {"schema": SCHEMA, "versions": versions(), "bounds": bounds, "slopes": slopes}
+    write_whole(options.out / "theory.json", json.dumps(content))
+    write_whole(options.out / "tables.md", f"{slopes_table(slopes)}\n\n{bounds_table(bounds)}\n")
+    print(f"written: {options.out / 'theory.json'}")
 
 
 def _reproduce(options: argparse.Namespace) -> None:

@@ -154,8 +154,8 @@ class QueueEvidence(NamedTuple):
     to the violations that are left over: v = [ḡ(x̂)]_+ at the point x̂ with the least sum of squares.
 
     Attributes:
-        verdict: "infeasible" (the queues grow in proportion to t), "no sign" (clearly slower; a conflict may still be too
-            small for a run of this length to show) or "undecided".
+        verdict: "infeasible" (the queues grow in proportion to t), "no sign" (clearly slower; a conflict may still be
+            too small for a run of this length to show) or "undecided".
         growth: p, the exponent of ||Q_t|| between the middle of the run and its end, mean over seeds.
         growth_error: its standard error over seeds; infinite with one seed.
         slope: Q_t / t between the middle and the end, one entry a constraint, mean over seeds: v where "infeasible".
@@ -181,8 +181,8 @@ class QueueEvidence(NamedTuple):
         )
         if self.verdict == "infeasible":
             return (
-                f"{seen}, in proportion to t: {_names(self.conflict)} cannot all be met; the smallest worst violation is "
-                f"about {self.worst[0]:.3g} to {self.worst[1]:.3g} (slopes {_vector(self.slope)} ± "
+                f"{seen}, in proportion to t: {_names(self.conflict)} cannot all be met; the smallest worst violation "
+                f"is about {self.worst[0]:.3g} to {self.worst[1]:.3g} (slopes {_vector(self.slope)} ± "
                 f"{_vector(self.slope_error)})"
             )
         if self.verdict == "no sign":
@@ -192,8 +192,8 @@ class QueueEvidence(NamedTuple):
                 else "the queues do not grow: no sign of a conflict"
             )
         return (
-            f"{seen}: not enough to say whether the constraints can be met; run longer or with more seeds, or solve with "
-            "feasibility(problem, source)"
+            f"{seen}: not enough to say whether the constraints can be met; run longer or with more seeds, or solve "
+            "with feasibility(problem, source)"
         )
 
 

@@ -168,10 +168,11 @@ class Program:
 
         found = minimise(self.region, self.start, objective, constrained)
         if not found.worst <= 10 * FEASIBLE:  # a NaN is not
+            above = (found.values * sizes).max()
             raise ValueError(
-                f"no feasible point found: where the solver stopped, a constraint is {(found.values * sizes).max():.3g} "
-                f"above 0 ({found.message}); the constraints may conflict over this domain: feasibility(problem, "
-                "source) says which"
+                f"no feasible point found: where the solver stopped, a constraint is {above:.3g} above 0 "
+                f"({found.message}); the constraints may conflict over this domain: feasibility(problem, source) says "
+                "which"
             )
         if not found.residual <= 1e-4:
             raise ValueError(

@@ -70,7 +70,8 @@ class Region(NamedTuple):
             return multipliers, float(np.abs(gradient).max())
         low = np.zeros(len(normals))
         low[len(normals) - len(self.equal) :] = -np.inf
-        fit = lsq_linear(normals.T, -gradient, bounds=(low, np.inf), tol=1e-14)
+        with np.errstate(invalid="ignore"):  # its steps along infinite bounds; what it returns is checked below
+            fit = lsq_linear(normals.T, -gradient, bounds=(low, np.inf), tol=1e-14)
         multipliers[active] = fit.x[: active.sum()]
         return multipliers, float(np.abs(normals.T @ fit.x + gradient).max())
 

@@ -1,6 +1,15 @@
 """Problems that come with the library."""
 
 from ergodrift.problems.fairness import Fairness, FairnessBounds, fairness
+from ergodrift.problems.random import RandomProblem, random_problem
 from ergodrift.problems.synthetic import SyntheticData, synthetic
 
-__all__ = ["Fairness", "FairnessBounds", "SyntheticData", "fairness", "synthetic"]
+__all__ = [
+    "Fairness",
+    "FairnessBounds",
+    "RandomProblem",
+    "SyntheticData",
+    "fairness",
+    "random_problem",
+    "synthetic",
+]

@@ -65,7 +65,7 @@ def constants(problem: Problem, source: Source, x0: Any, bounds: Any = None, pro
                 if value.shape not in ((), (count,)) or not (np.isfinite(value).all() and (value >= 0).all()):
                     raise ValueError(f"bounds.{name} must be a number >= 0, or {count} of them, got {value}")
                 rows.append(np.broadcast_to(value, count).copy())
-            return Constants(float(F), *rows, radius, True)
+            return Constants(float(F), rows[0], rows[1], radius, True)
         reach, rng = float(problem.geometry.reach(x0)), np.random.default_rng(0)
         spread = reach * 10.0 ** rng.uniform(-1, 2, size=probes)  # most land on the boundary, where sizes are largest
         draws = jax.tree.map(
