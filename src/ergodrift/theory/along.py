@@ -24,17 +24,18 @@ LEMMAS = ("drift", "bregman", "step", "queue", "violation")
 class Slack(NamedTuple):
     """How far each lemma is from being crossed: (larger - smaller side) / (sum of the sizes of all terms).
 
-    In exact arithmetic none is negative; rounding in float64 may cost about 1e-12. For T rounds, leading axis seeds, the
-    smallest over all rounds:
+    In exact arithmetic none is negative; rounding in float64 may cost about 1e-12. Each is the smallest over all
+    rounds, one entry a seed.
 
     Attributes:
         drift: (||Q_{t+1}||^2 - ||Q_t||^2)/2 <= Q_t.(g_t + J_t (x_{t+1} - x_t)) + sum_i (H_ti + G_ti R)^2 / 2.
-        bregman: d.(x_{t+1} - x_t) + alpha D(x_{t+1}, x_t) <= d.(x - x_t) + alpha (D(x, x_t) - D(x, x_{t+1})), where d is
-            V_t df_t + sum_i Q_ti dg_ti.
+        bregman: d.(x_{t+1} - x_t) + alpha D(x_{t+1}, x_t) <= d.(x - x_t) + alpha (D(x, x_t) - D(x, x_{t+1})), where d
+            is V_t df_t + sum_i Q_ti dg_ti.
         step: ||x_{t+1} - x_t|| <= (V_t F_t + sum_i Q_ti G_ti) / (2 alpha_t).
         queue: ||Q_{t+1}||^2 <= sum over s <= t of (sum_i (H_si + G_si R)^2 + 2 V_s R F_s
             + 2 Q_s.(g_s + J_s (x - x_s))) + 2 R^2 alpha_t.
-        violation: sum over s <= t of g_si <= Q_{t+1,i} + sum over s <= t of G_si (V_s F_s + sum_j Q_sj G_sj)/(2 alpha_s).
+        violation: sum over s <= t of g_si <= Q_{t+1,i}
+            + sum over s <= t of G_si (V_s F_s + sum_j Q_sj G_sj) / (2 alpha_s).
     """
 
     drift: Any
