@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -86,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--problems", type=int, default=1000, metavar="N", help="random problems (default: 1000)")
     command.add_argument("--samples", type=int, default=2_048_000, metavar="T", help="longest run of the slopes")
     command.add_argument("--seeds", type=int, default=64, metavar="K", help="paths of each slope (default: 64)")
+    command.add_argument("--only", choices=("bounds", "slopes"), help="one of the two studies (default: both)")
     command.add_argument("--out", type=Path, default=Path("theory-out"), help="folder (default: %(default)s)")
     command.add_argument("--debug", action="store_true", help="show tracebacks")
     command.set_defaults(action=_theory)
@@ -105,15 +107,20 @@ def _theory(options: argparse.Namespace) -> None:
     from ergodrift.experiments.theory import SCHEMA, bounds_study, bounds_table, slopes_study, slopes_table
     from ergodrift.report.slopes import draw_slopes
 
-    slopes = slopes_study(options.samples, options.seeds, say=lambda line: print(line, flush=True))
-    draw_slopes(slopes, options.out)
-    print(slopes_table(slopes), flush=True)
-    bounds = bounds_study(options.problems, say=lambda line: print(line, flush=True))
-    print(bounds_table(bounds), flush=True)
-    content = {"schema": SCHEMA, "versions": versions(), "bounds": bounds, "slopes": slopes}
+    say = functools.partial(print, flush=True)
+    content: dict[str, Any] = {"schema": SCHEMA, "versions": versions()}
+    tables = []
+    if options.only != "bounds":
+        content["slopes"] = slopes_study(options.samples, options.seeds, say=say)
+        draw_slopes(content["slopes"], options.out)
+        tables.append(slopes_table(content["slopes"]))
+    if options.only != "slopes":
+        content["bounds"] = bounds_study(options.problems, say=say)
+        tables.append(bounds_table(content["bounds"]))
     write_whole(options.out / "theory.json", json.dumps(content))
-    write_whole(options.out / "tables.md", f"{slopes_table(slopes)}\n\n{bounds_table(bounds)}\n")
-    print(f"written: {options.out / 'theory.json'}")
+    write_whole(options.out / "tables.md", "\n\n".join(tables) + "\n")
+    say("\n\n".join(tables))
+    say(f"written: {options.out / 'theory.json'}")
 
 
 def _reproduce(options: argparse.Namespace) -> None:

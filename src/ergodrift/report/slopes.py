@@ -18,7 +18,7 @@ def draw_slopes(study: dict[str, Any], folder: Path) -> list[Path]:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 9), layout="constrained")
+    figure = Figure(figsize=(12, 11.5), layout="constrained")
     panels = figure.subplots(2, 2)
     samples = np.array(study["samples"], dtype=float)
     for row, quantity in enumerate(("gap", "infeasibility")):
@@ -36,7 +36,10 @@ def draw_slopes(study: dict[str, Any], folder: Path) -> list[Path]:
         for axes in (left, right):
             axes.set(xscale="log", yscale="log", ylabel=f"|mean of the {quantity}| over {study['seeds']} seeds")
             axes.grid(visible=True, which="major", alpha=0.25)
-            axes.legend(fontsize=7, title="fitted slope ± s.e. (predicted at most)", title_fontsize=7)
+            axes.legend(
+                fontsize=7, title="fitted slope ± s.e. (predicted at most)", title_fontsize=7, loc="upper center",
+                bbox_to_anchor=(0.5, -0.13),
+            )  # fmt: skip
     written = [folder / f"slopes.{suffix}" for suffix in ("png", "svg")]
     for path in written:
         figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
