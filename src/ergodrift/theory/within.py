@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +31,7 @@ class Entry(NamedTuple):
     Attributes:
         quantity: what is bounded.
         statement: where the bound is stated.
-        kind: "every path" (no seed may cross it) or "expectation" (the mean over seeds, allowing three standard errors).
+        kind: "every path" (no seed may cross it) or "expectation" (the mean over seeds, less three standard errors).
         value: at each record, the largest seed, or the mean over seeds; for several constraints, the one nearest to its
             bound.
         error: the standard error of that mean, 0 for "every path".
@@ -52,7 +53,8 @@ class Entry(NamedTuple):
         return float(np.max(self.value / np.maximum(self.bound, np.finfo(float).tiny)))
 
 
-class TheoryCheck(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class TheoryCheck:
     """What `within_theory` found. True in a condition where every bound that applies holds.
 
     Attributes:
