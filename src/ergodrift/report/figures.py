@@ -119,8 +119,9 @@ def _overlay(axes: Any, results: dict[str, Any], metric: str, samples: np.ndarra
     rates: dict[str, Rate] = theorem3() if beta == 0.5 else {**theorem1(beta), **theorem2(beta)}
     rate = rates["gap" if metric == "lagrangian_gap" else metric.split("_")[0]]
     end = abs(results["algorithms"]["EDPP-t"]["summary"][metric]["mean"][-1])
-    curve = rate.through(results["samples"][-1], end, tau_mix)(samples)
-    axes.plot(samples, curve, color="0.35", linestyle=(0, (1, 1)), linewidth=1.0, label=f"{rate.theorem}: rate only")
+    shown = samples[samples >= tau_mix]  # before one mixing time the rate says nothing
+    curve = rate.through(results["samples"][-1], end, tau_mix)(shown)
+    axes.plot(shown, curve, color="0.7", linestyle="--", linewidth=2.4, zorder=0, label=f"{rate.theorem}: rate only")
 
 
 def _limits(results: dict[str, Any], metric: str, window: Any, leave_out: tuple[str, ...]) -> tuple[float, float]:
