@@ -169,9 +169,11 @@ def _hold(method: Method, before: State, after: State, info: Info, x: Any, radiu
         dot = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (feedback.loss_grad, direction)), strict=True))
         return [V * dot, Q @ pull]
 
+    # A divergence is itself a difference of terms of size R^2, so that is what its rounding is measured by.
     bregman = _relative(
         [*along(moved), alpha * geometry.bregman(after.x, before.x)],
         [*along(away), alpha * geometry.bregman(x, before.x), -alpha * geometry.bregman(x, after.x)],
+        size=alpha * radius**2,
     )
     force = V * sizes.loss_grad + Q @ sizes.constraint_jac
     moving = alpha > 0
@@ -194,6 +196,6 @@ def _hold(method: Method, before: State, after: State, info: Info, x: Any, radiu
     return _Sums(slack, inside, terms, alpha, violation, allowance)
 
 
-def _relative(smaller: list[Any], larger: list[Any]) -> Any:
-    size = sum(jnp.abs(term) for term in [*smaller, *larger])
+def _relative(smaller: list[Any], larger: list[Any], size: Any = 0.0) -> Any:
+    size = size + sum(jnp.abs(term) for term in [*smaller, *larger])
     return (sum(larger) - sum(smaller)) / jnp.maximum(size, jnp.finfo(float).tiny)

@@ -21,7 +21,7 @@ from ergodrift.theory.along import LEMMAS, along
 from ergodrift.theory.bounds import Constants, Plan, appendix_c_bounds, constant, constants, ergodic, expected
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-4}  # of sums over a run, relative to the bound
-EXACT = 1e-9  # of a round's terms in float64
+EXACT = 1e-10  # of a round's terms in float64
 CHANCE = 3.0  # standard errors by which a mean must pass a bound on its expectation
 
 
