@@ -109,16 +109,25 @@ def _theory(options: argparse.Namespace) -> None:
 
     say = functools.partial(print, flush=True)
     content: dict[str, Any] = {"schema": SCHEMA, "versions": versions()}
-    tables = []
+    tables: list[str] = []
+
+    def write() -> None:
+        write_whole(options.out / "theory.json", json.dumps(content))
+        write_whole(options.out / "tables.md", "\n\n".join(tables) + "\n")
+
     if options.only != "bounds":
         content["slopes"] = slopes_study(options.samples, options.seeds, say=say)
         draw_slopes(content["slopes"], options.out)
         tables.append(slopes_table(content["slopes"]))
     if options.only != "slopes":
-        content["bounds"] = bounds_study(options.problems, say=say)
-        tables.append(bounds_table(content["bounds"]))
-    write_whole(options.out / "theory.json", json.dumps(content))
-    write_whole(options.out / "tables.md", "\n\n".join(tables) + "\n")
+        slopes = list(tables)
+
+        def keep(study: dict[str, Any]) -> None:
+            content["bounds"], tables[:] = study, [*slopes, bounds_table(study)]
+            write()
+
+        keep(bounds_study(options.problems, say=say, keep=keep))
+    write()
     say("\n\n".join(tables))
     say(f"written: {options.out / 'theory.json'}")
 

@@ -27,8 +27,9 @@ SCHEMA = "ergodrift theory v1"
 
 
 def bounds_study(
-    problems: Any, num_samples: int = 1000, seeds: int = 8, say: Callable[[str], None] = lambda line: None
-) -> dict[str, Any]:
+    problems: Any, num_samples: int = 1000, seeds: int = 8, say: Callable[[str], None] = lambda line: None,
+    keep: Callable[[dict[str, Any]], None] = lambda study: None,
+) -> dict[str, Any]:  # fmt: skip
     """Run every algorithm that has a bound on random problems, and count the bounds that are crossed.
 
     Args:
@@ -36,7 +37,14 @@ def bounds_study(
         num_samples: T of each run.
         seeds: paths a run.
         say: called with a line about progress.
+        keep: called with the study so far after every hundred problems.
     """
+    names = ("algorithm", "quantity", "statement", "kind")
+
+    def study(done: int) -> dict[str, Any]:
+        table = [{**dict(zip(names, key, strict=True)), **row} for key, row in rows.items()]
+        return {"problems": done, "samples": num_samples, "seeds": seeds, "rows": table, "left_out": left_out}
+
     numbers = range(problems) if isinstance(problems, int) else problems
     rows: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     left_out: dict[str, int] = {}
@@ -68,9 +76,8 @@ def bounds_study(
                 left_out[reason] = left_out.get(reason, 0) + 1
         if done % 100 == 0:
             say(f"{done} problems, {sum(len(row['crossed']) for row in rows.values())} bounds crossed")
-    names = ("algorithm", "quantity", "statement", "kind")
-    table = [{**dict(zip(names, key, strict=True)), **row} for key, row in rows.items()]
-    return {"problems": len(numbers), "samples": num_samples, "seeds": seeds, "rows": table, "left_out": left_out}
+            keep(study(done))
+    return study(len(numbers))
 
 
 def bounds_table(study: dict[str, Any]) -> str:
