@@ -104,7 +104,7 @@ def _theory(options: argparse.Namespace) -> None:
     # Bounds are compared with sums over a whole run: in float64, rounding has no say in whether one is crossed.
     jax.config.update("jax_enable_x64", True)
     from ergodrift.experiments.reproduce import versions, write_whole
-    from ergodrift.experiments.theory import SCHEMA, bounds_study, bounds_table, slopes_study, slopes_table
+    from ergodrift.experiments.theory import SCHEMA, bounds_study, bounds_table, informative, slopes_study, slopes_table
     from ergodrift.report.slopes import draw_slopes
 
     say = functools.partial(print, flush=True)
@@ -127,6 +127,8 @@ def _theory(options: argparse.Namespace) -> None:
             write()
 
         keep(bounds_study(options.problems, say=say, keep=keep))
+        content["informative"] = {T: informative(min(options.problems, 200), T) for T in (1_000, 100_000)}
+        tables.append(f"Bounds of EDPP-t below the trivial ones, by T: {content['informative']}")
     write()
     say("\n\n".join(tables))
     say(f"written: {options.out / 'theory.json'}")

@@ -54,7 +54,7 @@ def bounds_study(
         found = feasibility(case.problem, case.source, case.x0)
         margin = found.margin if found.verdict == "slater" else 0.0
         tau = float(case.source.chain.mixing_time())
-        beta = 0.5 if number % 3 else 0.25
+        beta = _beta(number)
         algorithms = [
             edpp(tau, beta), edpp(tau, beta, horizon=num_samples), dpp(), dpp(horizon=num_samples), adpp(beta), mdpp(),
         ]  # fmt: skip
@@ -78,6 +78,27 @@ def bounds_study(
             say(f"{done} problems, {sum(len(row['crossed']) for row in rows.values())} bounds crossed")
             keep(study(done))
     return study(len(numbers))
+
+
+def informative(problems: Any, num_samples: int) -> dict[str, float]:
+    """The part of random problems on which EDPP-t's bounds after T rounds are below the trivial ones."""
+    numbers = range(problems) if isinstance(problems, int) else problems
+    below: dict[str, list[bool]] = {}
+    for number in numbers:
+        case = random_problem(number)
+        size = theory.constants(case.problem, case.source, case.x0, case.bounds)
+        plan = theory.ergodic(float(case.source.chain.mixing_time()), _beta(number))
+        bound = theory.expected(size, plan, num_samples, *theory.lag(case.source, num_samples))
+        T, H, most = num_samples, size.constraints, size.loss_grad * size.diameter
+        trivial = theory.Expected(T * np.linalg.norm(H), T * most, T * H, most, H)
+        for quantity in bound._fields:
+            cut = getattr(bound, quantity)[-1] < 0.999 * getattr(trivial, quantity)
+            below.setdefault(quantity, []).append(bool(np.any(cut)))
+    return {quantity: float(np.mean(found)) for quantity, found in below.items()}
+
+
+def _beta(number: int) -> float:
+    return 0.5 if number % 3 else 0.25
 
 
 def bounds_table(study: dict[str, Any]) -> str:
