@@ -1,14 +1,16 @@
 """Constrained stochastic optimisation when the data are not i.i.d."""
 
-from ergodrift import metrics, xla
+from ergodrift import metrics, theory, xla
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
 from ergodrift.auto import auto
 from ergodrift.chain import MarkovChain
+from ergodrift.feasibility import Feasibility, QueueEvidence, feasibility
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 from ergodrift.linear import LinearModel
 from ergodrift.problem import Problem
 from ergodrift.reference import Reference, solve_reference
-from ergodrift.run import NonFiniteError, Result, run
+from ergodrift.result import Result
+from ergodrift.run import NonFiniteError, run
 from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.trust import Certificate, Diagnosis, Monitor, certify, diagnose
 from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
@@ -24,6 +26,7 @@ __all__ = [
     "Certificate",
     "Diagnosis",
     "EntropySimplex",
+    "Feasibility",
     "Feedback",
     "Geometry",
     "IIDSource",
@@ -36,6 +39,7 @@ __all__ = [
     "NonFiniteError",
     "Problem",
     "Product",
+    "QueueEvidence",
     "Reference",
     "Result",
     "SeriesSource",
@@ -52,6 +56,7 @@ __all__ = [
     "diagnose",
     "dpp",
     "edpp",
+    "feasibility",
     "mdpp",
     "metrics",
     "pd",
@@ -59,5 +64,6 @@ __all__ = [
     "rdpp",
     "run",
     "solve_reference",
+    "theory",
     "wdpp",
 ]

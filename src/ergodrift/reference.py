@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 from jax.flatten_util import ravel_pytree
 
 from ergodrift.expectation import BATCH, average, check_parts, wide
 from ergodrift.geometry import Box
 from ergodrift.problem import Problem, value_and_jacobian
-from ergodrift.region import region
+from ergodrift.region import Rows, minimise, region
 from ergodrift.source import Law, Source
 
 FEASIBLE = 1e-8  # the largest violation a reference may have
@@ -69,19 +69,19 @@ def solve_reference(
     (array([1., 1.]), array([2.]))
     """
     with jax.enable_x64(True):
-        point = wide(_example_point(problem, source) if x0 is None else x0)
+        point = wide(example_point(problem, source) if x0 is None else x0)
         problem.check(point, wide(source.example))
         loss_law, constraint_law = wide(source.loss_law), wide(source.constraint_law)
         if loss_weights is not None:
             loss_law = Law(loss_law.points, _weights(loss_weights, len(loss_law.weights)))
         check_parts(problem, source, point)
-        program = _Program(problem, point, loss_law, warm=x0 is not None)
+        program = Program(problem, point, loss_law, warm=x0 is not None)
         if every:
             return _solve_for_every(program, constraint_law)
-        return program.solve(lambda x: _mean_constraints(problem, constraint_law, x))
+        return program.solve(lambda x: mean_constraints(problem, constraint_law, x))
 
 
-def _solve_for_every(program: _Program, law: Law) -> Reference:
+def _solve_for_every(program: Program, law: Law) -> Reference:
     """Constraints at each point of the law, added as they are found violated: few of them matter at the optimum."""
     kept = np.flatnonzero(law.weights > 0)
     points = jax.tree.map(lambda leaf: leaf[kept], law.points)
@@ -101,7 +101,7 @@ def _solve_for_every(program: _Program, law: Law) -> Reference:
     return found._replace(constraints=values.max(axis=0), multipliers=multipliers)
 
 
-class _Program:
+class Program:
     """The problem as SciPy sees it: a flat vector z, from which the point is linear, and smooth functions of it.
 
     Loss and constraints are divided by the size of their gradients over the domain, so that tolerances mean the same
@@ -116,8 +116,13 @@ class _Program:
         rng = np.random.default_rng(0)
         reach = float(problem.geometry.reach(point))
         probes = [self.unravel(jnp.asarray(reach * rng.normal(size=flat.size))) for _ in range(3)]
-        self.probes = [self.point, *(problem.geometry.project(probe) for probe in probes)]
-        self.scale = _size(max(np.abs(self.loss(x)[1]).max() for x in self.probes))
+        inside = [np.asarray(ravel_pytree(problem.geometry.project(probe))[0]) for probe in probes]
+        self.probes = [self.start, *(self.region.embed(probe) for probe in inside)]
+
+    @functools.cached_property
+    def scale(self) -> float:
+        """What the loss is divided by: its largest gradient over the probes."""
+        return _size(max(np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes))
 
     @property
     def point(self) -> Any:
@@ -130,65 +135,54 @@ class _Program:
 
     def loss(self, x: Any) -> tuple[float, np.ndarray]:
         """The expected loss and its gradient with respect to z."""
-        value, gradient = _loss(self.problem, self.loss_law, x)
+        value, gradient = mean_loss(self.problem, self.loss_law, x)
         return float(value), np.asarray(ravel_pytree(gradient)[0]) @ self.region.lift
+
+    def rows(self, constraints: Callable[[Any], tuple[Any, Any]]) -> Callable[[np.ndarray], Rows]:
+        """constraints(x) -> (values, Jacobian), both in the structure of a point, as a function of z."""
+
+        def flat(z: np.ndarray) -> Rows:
+            values, jac = constraints(self.point_of(z))
+            rows = [np.asarray(leaf).reshape(len(values), -1) for leaf in jax.tree.leaves(jac)]
+            return np.asarray(values), np.concatenate(rows, axis=1) @ self.region.lift
+
+        return flat
+
+    def sizes(self, rows: Callable[[np.ndarray], Rows]) -> np.ndarray:
+        """What each constraint is divided by: its largest gradient over the probes."""
+        steepest = np.max([np.abs(rows(z)[1]).max(axis=1) for z in self.probes], axis=0)
+        return np.array([_size(norm) for norm in steepest])
 
     def solve(self, constraints: Callable[[Any], tuple[Any, Any]]) -> Reference:
         """The reference under constraints(x) -> (values, Jacobian), both in the structure of a point."""
-        region = self.region
-
-        def flat(x: Any) -> tuple[np.ndarray, np.ndarray]:
-            values, jac = constraints(x)
-            rows = [np.asarray(leaf).reshape(len(values), -1) for leaf in jax.tree.leaves(jac)]
-            return np.asarray(values), np.concatenate(rows, axis=1) @ region.lift
-
-        sizes = np.array(
-            [_size(norm) for norm in np.max([np.abs(flat(x)[1]).max(axis=1) for x in self.probes], axis=0)]
-        )
+        rows = self.rows(constraints)
+        sizes = self.sizes(rows)
 
         def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
             value, gradient = self.loss(self.point_of(z))
             return value / self.scale, gradient / self.scale
 
-        def constrained(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            values, jac = flat(self.point_of(z))
+        def constrained(z: np.ndarray) -> Rows:
+            values, jac = rows(z)
             return values / sizes, jac / sizes[:, None]
 
-        inside = [
-            {"type": "ineq", "fun": lambda z: -constrained(z)[0], "jac": lambda z: -constrained(z)[1]},
-            {"type": "ineq", "fun": lambda z: -region.excess(z)[0], "jac": lambda z: -region.excess(z)[1]},
-            {"type": "eq", "fun": lambda z: region.equal @ z - 1, "jac": lambda z: region.equal},
-        ]
-        present = [True, len(region.excess(self.start)[0]) > 0, len(region.equal) > 0]
-        found = scipy.optimize.minimize(
-            objective,
-            self.start,
-            jac=True,
-            method="SLSQP",
-            bounds=list(zip(region.lower, region.upper, strict=True)),
-            constraints=[rule for rule, there in zip(inside, present, strict=True) if there],
-            options={"ftol": 1e-15, "maxiter": 1000},
-        )
-        z = np.clip(found.x, region.lower, region.upper)
-        gradient = objective(z)[1]
-        values, jac = constrained(z)
-        outside = region.excess(z)[0].max(initial=0.0), np.abs(region.equal @ z - 1).max(initial=0.0)
-        worst = max(values.max(), *outside)
-        if not worst <= 10 * FEASIBLE:  # a NaN is not
+        found = minimise(self.region, self.start, objective, constrained)
+        if not found.worst <= 10 * FEASIBLE:  # a NaN is not
+            above = (found.values * sizes).max()
             raise ValueError(
-                f"no feasible point found: where the solver stopped, a constraint is {(values * sizes).max():.3g} "
-                f"above 0 ({found.message}); the constraints may conflict over this domain"
+                f"no feasible point found: where the solver stopped, a constraint is {above:.3g} above 0 "
+                f"({found.message}); the constraints may conflict over this domain: feasibility(problem, source) says "
+                "which"
             )
-        multipliers, stationarity = region.multipliers(z, gradient, values, jac)
-        residual = max(stationarity, worst, np.abs(multipliers * values).max())
-        if not residual <= 1e-4:
+        if not found.residual <= 1e-4:
             raise ValueError(
-                f"the solver stopped at a KKT residual of {residual:.3g} ({found.message}); pass another x0 to start "
-                "from, or smooth the loss where it has a kink"
+                f"the solver stopped at a KKT residual of {found.residual:.3g} ({found.message}); pass another x0 to "
+                "start from, or smooth the loss where it has a kink"
             )
-        x = jax.tree.map(np.asarray, self.point_of(z))
-        value = self.loss(self.point_of(z))[0]
-        return Reference(x, value, values * sizes, multipliers * self.scale / sizes, float(residual))
+        point = self.point_of(found.z)
+        multipliers = found.multipliers * self.scale / sizes
+        x = jax.tree.map(np.asarray, point)
+        return Reference(x, self.loss(point)[0], found.values * sizes, multipliers, found.residual)
 
 
 def _size(norm: Any) -> float:
@@ -197,12 +191,14 @@ def _size(norm: Any) -> float:
 
 
 @jax.jit
-def _loss(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
+def mean_loss(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
+    """f̄(x) and its gradient."""
     return jax.value_and_grad(lambda y: average(problem.loss, law, y))(x)
 
 
 @jax.jit
-def _mean_constraints(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
+def mean_constraints(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
+    """ḡ(x) and its Jacobian."""
     return value_and_jacobian(lambda y: average(problem.constraints, law, y), x)
 
 
@@ -223,7 +219,7 @@ def _weights(weights: Any, count: int) -> np.ndarray:
     return array / array.sum()
 
 
-def _example_point(problem: Problem, source: Source) -> Any:
+def example_point(problem: Problem, source: Source) -> Any:
     """A point of the right shape: from a box with arrays for bounds, or the one vector length the functions accept."""
     geometry, xi = problem.geometry, wide(source.example)
     if isinstance(geometry, Box) and np.ndim(jax.tree.leaves(geometry.lower)[0]):

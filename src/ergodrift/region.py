@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,8 @@ from jax.flatten_util import ravel_pytree
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 
 ACTIVE = 1e-6  # how close to its bound a constraint counts as active when multipliers are computed
+
+Rows = tuple[np.ndarray, np.ndarray]  # values of several functions and their Jacobian
 
 
 class Region(NamedTuple):
@@ -66,15 +69,80 @@ class Region(NamedTuple):
             return multipliers, float(np.abs(gradient).max())
         low = np.zeros(len(normals))
         low[len(normals) - len(self.equal) :] = -np.inf
-        fit = scipy.optimize.lsq_linear(normals.T, -gradient, bounds=(low, np.inf), tol=1e-14)
+        with np.errstate(invalid="ignore"):  # its steps along infinite bounds; what it returns is checked below
+            fit = scipy.optimize.lsq_linear(normals.T, -gradient, bounds=(low, np.inf), tol=1e-14)
         multipliers[active] = fit.x[: active.sum()]
         return multipliers, float(np.abs(normals.T @ fit.x + gradient).max())
+
+    def widened(self) -> Region:
+        """The same region with one more variable at the end, which is free and of which x is independent."""
+        free = np.array([np.inf])
+        return self._replace(
+            lift=np.hstack([self.lift, np.zeros((len(self.lift), 1))]),
+            lower=np.concatenate([self.lower, -free]),
+            upper=np.concatenate([self.upper, free]),
+            sums=[(np.append(row, 0.0), r) for row, r in self.sums],
+            equal=np.hstack([self.equal, np.zeros((len(self.equal), 1))]),
+        )
+
+
+class Minimum(NamedTuple):
+    """Where SLSQP stopped.
+
+    Attributes:
+        z: the point.
+        values: of the constraints there.
+        multipliers: of the constraints, the bounded least-squares solution of the stationarity condition.
+        worst: the largest violation of a constraint or of the region.
+        residual: the largest of |stationarity|, `worst` and |multipliers * values|.
+        message: the solver's own words.
+    """
+
+    z: np.ndarray
+    values: np.ndarray
+    multipliers: np.ndarray
+    worst: float
+    residual: float
+    message: str
+
+
+def minimise(
+    region: Region,
+    start: np.ndarray,
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    constrained: Callable[[np.ndarray], Rows],
+) -> Minimum:
+    """Minimise a smooth function over a region subject to constrained(z) <= 0, by SLSQP."""
+    inside = [
+        {"type": "ineq", "fun": lambda z: -constrained(z)[0], "jac": lambda z: -constrained(z)[1]},
+        {"type": "ineq", "fun": lambda z: -region.excess(z)[0], "jac": lambda z: -region.excess(z)[1]},
+        {"type": "eq", "fun": lambda z: region.equal @ z - 1, "jac": lambda z: region.equal},
+    ]
+    present = [True, len(region.excess(start)[0]) > 0, len(region.equal) > 0]
+    found = scipy.optimize.minimize(
+        objective,
+        start,
+        jac=True,
+        method="SLSQP",
+        bounds=list(zip(region.lower, region.upper, strict=True)),
+        constraints=[rule for rule, there in zip(inside, present, strict=True) if there],
+        options={"ftol": 1e-15, "maxiter": 1000},
+    )
+    z = np.clip(found.x, region.lower, region.upper)
+    values, jac = constrained(z)
+    outside = region.excess(z)[0].max(initial=0.0), np.abs(region.equal @ z - 1).max(initial=0.0)
+    worst = float(max(values.max(), *outside))
+    if not np.isfinite(z).all() or not np.isfinite(values).all():
+        return Minimum(z, values, np.zeros(len(values)), np.nan, np.nan, found.message)
+    multipliers, stationarity = region.multipliers(z, objective(z)[1], values, jac)
+    residual = float(max(stationarity, worst, np.abs(multipliers * values).max()))
+    return Minimum(z, values, multipliers, worst, residual, found.message)
 
 
 @functools.singledispatch
 def region(geometry: Geometry, point: Any) -> Region:
     """The domain of points shaped like `point`."""
-    raise TypeError(f"solve_reference does not know the domain {type(geometry).__name__}")
+    raise TypeError(f"the solver does not know the domain {type(geometry).__name__}")
 
 
 def _plain(size: int, low: Any = -np.inf, high: Any = np.inf) -> Region:

@@ -17,99 +17,15 @@ from ergodrift.checkpoint import Checkpoint
 from ergodrift.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.progress import Progress
+from ergodrift.result import Result, Setting
 from ergodrift.sampler import BLOCK
 from ergodrift.source import Source, level_keys, path_keys, seed_keys
-from ergodrift.trust.certify import FRESH, Certificate, certify, refuse_training
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
 
 
 class NonFiniteError(ArithmeticError):
     """A NaN or an infinity arose during a run; the message names the seed, the sample and the quantity."""
-
-
-@tree.module("name", "source")
-class Result:
-    """What a run leaves: thinned records with leading axes (seeds, records).
-
-    Attributes:
-        name: the algorithm's.
-        seeds: (seeds,) the integers the paths were drawn with.
-        samples: (records,) samples taken at each record.
-        rounds: rounds finished by then; equal to `samples` unless rounds use several samples.
-        samples_used: samples of finished rounds; an unfinished MLMC window is not counted.
-        x: the last point, x_{t+1} after t rounds.
-        x_mean: x̄_t, the mean of x_1..x_t, equal weight a round unless `average` says otherwise.
-        queue: Q_{t+1}, or the multipliers.
-        weights: of the last round: V_t and alpha_t (`Weights`), or primal-dual `StepSizes`.
-        loss_sum: sum of f(x, xi) over all samples taken, each at the point held when it came.
-        constraint_sum: likewise for g, (..., n).
-        solution: what the algorithm recommends: x̄ at the end, leading axis seeds.
-        paths: the paths that were passed in, if any.
-        source: where its samples came from.
-    """
-
-    name: str
-    seeds: Any
-    samples: Any
-    rounds: Any
-    samples_used: Any
-    x: Any
-    x_mean: Any
-    queue: Any
-    weights: Any
-    loss_sum: Any
-    constraint_sum: Any
-    solution: Any
-    paths: Any
-    source: Source
-
-    def certify(
-        self,
-        problem: Problem,
-        source: Source | None = None,
-        confidence: float = 0.95,
-        method: str = "batch",
-        *,
-        row: int = 0,
-        num_samples: int | None = None,
-        seed: int = FRESH,
-        tau_mix: float | None = None,
-        bounds: Any = None,
-    ) -> Certificate:
-        """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
-
-        Args:
-            problem: the one that was solved.
-            source: of fresh samples: the run's own unless given, with a path of another seed. After a run on a recorded
-                series it must hold samples that the run did not see.
-            row: which seed's solution.
-            num_samples: as many as the run took, unless given.
-
-        The others are those of `certify`.
-        """
-        source = self.source if source is None else source
-        refuse_training(self.source, source)
-        seeds = np.asarray(self.seeds).tolist()
-        if source.length is None and (seed in seeds if self.paths is None else self._replayed(source, seed)):
-            raise ValueError(f"seed={seed} is one of those the run was fitted on; pass another")
-        if num_samples is None and source.length is None:
-            num_samples = int(np.asarray(self.samples)[-1])
-        row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
-        x = jax.tree.map(lambda leaf: leaf[row], self.solution)
-        fresh: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "tau_mix": tau_mix, "bounds": bounds}
-        return certify(problem, x, source, confidence, method, **fresh)
-
-    def _replayed(self, source: Source, seed: int) -> bool:
-        """Whether the path of this seed is among those that were passed in."""
-        given = [np.atleast_2d(np.asarray(leaf)) for leaf in jax.tree.leaves(self.paths)]
-        fresh = [np.asarray(leaf) for leaf in jax.tree.leaves(source.paths([seed], int(np.asarray(self.samples)[-1])))]
-        same = [(old[:, : new.shape[1]] == new).all(axis=1) for old, new in zip(given, fresh, strict=True)]
-        return bool(np.all(same, axis=0).any())
-
-    def __repr__(self) -> str:
-        seeds, records = np.shape(self.rounds)[-2:]
-        return f"Result({self.name}: {seeds} seeds, {records} records)"
 
 
 def run(
@@ -178,6 +94,7 @@ def run(
     x0 = checked_point(problem.geometry, x0)
     num_constraints = problem.check(x0, source.example)
 
+    given = levels
     if levels is not None:
         levels = _levels(levels, len(keys))
     estimator = algorithm.estimator.for_run(num_samples, None if levels is None else levels.shape[1], source.state_law)
@@ -198,7 +115,10 @@ def run(
     records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
-    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths, source=source)
+    result = Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
+    if not tree.is_traced(records):
+        object.__setattr__(result, "_setting", Setting(algorithm, problem, source, x0, given))
+    return result
 
 
 def _devices(num_seeds: int) -> tuple[Any, ...]:

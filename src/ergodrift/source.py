@@ -201,10 +201,10 @@ class MarkovSource(_Rows):
         if start is not None:
             start = check.integer("start", start, at_least=0, at_most=chain.num_states - 1)
         super().__init__(data, chain.stationary)
-        self.chain, self._first = chain, start
+        self.chain, self.first = chain, start
 
     def sampler(self) -> Any:
-        return self.chain.sampler(self._first)
+        return self.chain.sampler(self.first)
 
 
 class IIDSource(_Rows):

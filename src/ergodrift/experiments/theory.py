@@ -1,0 +1,260 @@
+"""The theory measured: bounds on random problems, and slopes in T and tau_mix against the predicted exponents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ergodrift import metrics, theory
+from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp
+from ergodrift.chain import MarkovChain
+from ergodrift.expectation import expectations
+from ergodrift.feasibility import feasibility
+from ergodrift.geometry import Ball
+from ergodrift.problem import Problem
+from ergodrift.problems import random_problem
+from ergodrift.reference import solve_reference
+from ergodrift.run import run
+from ergodrift.source import MarkovSource
+from ergodrift.theory import Rate, theorem2, theorem3, theorem5
+
+SCHEMA = "ergodrift theory v1"
+
+# ---- bounds on random problems ----
+
+
+def bounds_study(
+    problems: Any, num_samples: int = 1000, seeds: int = 8, say: Callable[[str], None] = lambda line: None,
+    keep: Callable[[dict[str, Any]], None] = lambda study: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Run every algorithm that has a bound on random problems, and count the bounds that are crossed.
+
+    Args:
+        problems: how many, or which seeds of `random_problem`.
+        num_samples: T of each run.
+        seeds: paths a run.
+        say: called with a line about progress.
+        keep: called with the study so far after every hundred problems.
+    """
+    names = ("algorithm", "quantity", "statement", "kind")
+
+    def study(done: int) -> dict[str, Any]:
+        table = [{**dict(zip(names, key, strict=True)), **row} for key, row in rows.items()]
+        return {"problems": done, "samples": num_samples, "seeds": seeds, "rows": table, "left_out": left_out}
+
+    numbers = range(problems) if isinstance(problems, int) else problems
+    rows: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+    left_out: dict[str, int] = {}
+    for done, number in enumerate(numbers, 1):
+        case = random_problem(number)
+        reference = solve_reference(case.problem, case.source, case.x0)
+        found = feasibility(case.problem, case.source, case.x0)
+        margin = found.margin if found.verdict == "slater" else 0.0
+        tau = float(case.source.chain.mixing_time())
+        beta = _beta(number)
+        algorithms = [
+            edpp(tau, beta), edpp(tau, beta, horizon=num_samples), dpp(), dpp(horizon=num_samples), adpp(beta), mdpp(),
+        ]  # fmt: skip
+        for algorithm in algorithms:
+            setting = (algorithm, case.problem, case.source)
+            result = run(*setting, x0=case.x0, num_samples=num_samples, seeds=seeds, record=10)
+            check = theory.within_theory(
+                result, *setting, case.x0, bounds=case.bounds, reference=reference, margin=margin
+            )
+            for entry in check.entries:
+                key = (algorithm.name, entry.quantity, entry.statement, entry.kind)
+                row = rows.setdefault(key, {"problems": 0, "crossed": [], "share": -np.inf})
+                row["problems"] += 1
+                row["share"] = max(row["share"], entry.share)
+                if not entry.holds:
+                    row["crossed"].append(number)
+            for what, why in check.left_out:
+                reason = f"{algorithm.name}: {what}: {why.split(':')[0]}"
+                left_out[reason] = left_out.get(reason, 0) + 1
+        if done % 100 == 0:
+            say(f"{done} problems, {sum(len(row['crossed']) for row in rows.values())} bounds crossed")
+            keep(study(done))
+    return study(len(numbers))
+
+
+def informative(problems: Any, num_samples: int) -> dict[str, float]:
+    """The part of random problems on which EDPP-t's bounds after T rounds are below the trivial ones."""
+    numbers = range(problems) if isinstance(problems, int) else problems
+    below: dict[str, list[bool]] = {}
+    for number in numbers:
+        case = random_problem(number)
+        size = theory.constants(case.problem, case.source, case.x0, case.bounds)
+        plan = theory.ergodic(float(case.source.chain.mixing_time()), _beta(number))
+        bound = theory.expected(size, plan, num_samples, *theory.lag(case.source, num_samples))
+        T, H, most = num_samples, size.constraints, size.loss_grad * size.diameter
+        trivial = theory.Expected(T * np.linalg.norm(H), T * most, T * H, most, H)  # pyright: ignore[reportArgumentType]
+        for quantity in bound._fields:
+            cut = getattr(bound, quantity)[-1] < 0.999 * getattr(trivial, quantity)
+            below.setdefault(quantity, []).append(bool(np.any(cut)))
+    return {quantity: float(np.mean(found)) for quantity, found in below.items()}
+
+
+def _beta(number: int) -> float:
+    return 0.5 if number % 3 else 0.25
+
+
+def bounds_table(study: dict[str, Any]) -> str:
+    """The bounds study as Markdown."""
+    lines = [
+        "| algorithm | quantity | stated in | holds | problems | crossed | largest share of the bound |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in study["rows"]:
+        share = f"{row['share']:.1%}" if row["quantity"].split()[-1] != "lemma" else "attained"
+        lines.append(
+            f"| {row['algorithm']} | {row['quantity']} | {row['statement']} | {row['kind']} | {row['problems']} | "
+            f"{len(row['crossed'])} | {share} |"
+        )
+    return "\n".join(lines)
+
+
+# ---- slopes ----
+
+CENTRES = np.array([[2.0, 1.0], [0.0, 3.0], [1.0, -1.0]])  # mean (1, 1)
+NOISE = np.array([0.5, -0.25, -0.25])  # mean 0
+OPTIMUM = np.array([0.5, 0.5])  # (1, 1) moved onto x + y = 1, for both kinds of constraint
+
+
+def _distance(x: Any, xi: Any) -> Any:
+    return jnp.sum((x - xi["c"]) ** 2) / 2
+
+
+def _halfspace(x: Any, xi: Any) -> Any:
+    return jnp.stack([x[0] + x[1] - 1 + xi["e"]])
+
+
+def _line(x: Any, xi: Any) -> Any:
+    """(x + y - 1)^2 <= 0 on average: only a line is feasible, and no point strictly."""
+    return jnp.stack([(x[0] + x[1] - 1) ** 2 + xi["e"]])
+
+
+class Case(NamedTuple):
+    """A curve of the study: an algorithm on a problem, with the rates that bound it."""
+
+    name: str
+    algorithm: Callable[[float], Algorithm]
+    constraints: Callable[[Any, Any], Any]
+    rates: dict[str, Rate]
+
+
+CASES = (
+    Case("EDPP-t, beta 1/2, Slater", lambda tau: edpp(tau), _halfspace, theorem3()),
+    Case("EDPP-t, beta 1/3, Slater", lambda tau: edpp(tau, beta=1 / 3), _halfspace, theorem2(1 / 3)),
+    Case("EDPP-t, beta 1/2, no Slater", lambda tau: edpp(tau), _line, theorem2(1 / 2)),
+    Case("EDPP-t, beta 1/3, no Slater", lambda tau: edpp(tau, beta=1 / 3), _line, theorem2(1 / 3)),
+    Case("MDPP, beta 1/2, Slater", lambda tau: mdpp(), _halfspace, theorem5(1 / 2)),
+)
+STAYS = (0.0, 0.7, 0.94, 0.985, 0.9962)  # mixing times 1, 3, 16, 65 and 257
+QUANTITIES = ("gap", "infeasibility")
+
+
+CLEAR = 3.0  # standard errors that a mean must be away from 0 to enter a fit
+SETTLED = 300  # mixing times a run must have lasted to enter a fit; leaves three records at the largest tau_mix
+
+
+def slopes_study(
+    num_samples: int = 512_000, seeds: int = 64, stays: Any = STAYS, cases: Any = CASES,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Means over seeds of gap and infeasibility of x̄, and the slopes of their sizes in T and in tau_mix.
+
+    The theorems bound signed expectations from above: a negative mean is below any such bound, whatever its slope. Fits
+    are on a log-log scale, over records that are clear of 0 and settled; standard errors of slopes come from 400
+    resamples of the seeds. Independent draws (tau_mix = 1) are left out of the fits in tau_mix: terms with a factor
+    tau - 1 vanish there.
+    """
+    grid = (num_samples / 2.0 ** np.arange(8, -1, -1)).round().astype(int)
+    curves: dict[str, Any] = {}
+    for case in cases:
+        problem = Problem(_distance, case.constraints, Ball(4.0))
+        points = []
+        for stay in stays:
+            chain = MarkovChain(np.full((3, 3), (1 - stay) / 3) + stay * np.eye(3))
+            source, tau = MarkovSource(chain, {"c": CENTRES, "e": NOISE}), chain.mixing_time()
+            result = run(
+                case.algorithm(float(tau)), problem, source, x0=np.zeros(2), num_samples=num_samples, seeds=seeds,
+                record=grid,
+            )  # fmt: skip
+            best = expectations(problem, source, OPTIMUM)[0]
+            losses, over = expectations(problem, source, result.x_mean, axes=2)
+            points.append((tau, {"gap": losses - best, "infeasibility": over[..., 0]}))
+        curves[case.name] = _slopes(case, points, grid)
+        say(f"{case.name}: done")
+    return {"samples": grid.tolist(), "seeds": seeds, "curves": curves}
+
+
+def _slopes(case: Case, points: list[tuple[int, dict[str, np.ndarray]]], grid: np.ndarray) -> dict[str, Any]:
+    taus = np.array([tau for tau, _ in points], dtype=float)
+    settled = grid >= SETTLED * taus[:, None]
+    out: dict[str, Any] = {"tau_mix": taus.tolist()}
+    for quantity in QUANTITIES:
+        rate, values = case.rates[quantity], np.stack([found[quantity] for _, found in points])
+        summary = [metrics.summarise(rows) for rows in values]
+        mean, error = (np.stack([getattr(one, name) for one in summary]) for name in ("mean", "standard_error"))
+        clear = settled & (np.abs(mean) > CLEAR * error)
+        out[quantity] = {
+            "theorem": rate.theorem,
+            "rate": str(rate),
+            "mean": mean.tolist(),
+            "error": error.tolist(),
+            "in_T": [_fit(grid, values[k], clear[k], rate.leading[1]) for k in range(len(taus))],
+            "in_tau": _fit(taus, values[:, :, -1].T, clear[:, -1] & (taus > 1), rate.leading[0]),
+        }
+    return out
+
+
+def _fit(x: np.ndarray, values: np.ndarray, clear: np.ndarray, predicted: float) -> dict[str, Any]:
+    """The slope of log |mean| on log x over the records (last axis of values) that are clear of 0 and share a sign.
+
+    The last of them has the sign that counts, and those before it belong to the fit until one does not.
+    """
+    mean = values.mean(axis=0)
+    last = int(np.max(np.flatnonzero(clear), initial=-1))
+    sign = float(np.sign(mean[last])) if last >= 0 else 0.0
+    belongs = clear & (np.sign(mean) == sign)
+    first = last
+    while first > 0 and belongs[first - 1]:
+        first -= 1
+    used = slice(first, last + 1)
+    found = {"predicted": predicted, "sign": sign, "points": last + 1 - first if last >= 0 else 0}
+    if found["points"] < 3:
+        return {**found, "slope": None, "error": None, "verdict": "too few points clear of 0"}
+    picks = np.random.default_rng(0).integers(len(values), size=(400, len(values)))
+    again = _slope(np.log(x[used]), np.log(np.abs(values[picks].mean(axis=1)[:, used])))
+    slope, error = float(_slope(np.log(x[used]), np.log(np.abs(mean[used])))), float(again.std(ddof=1))
+    verdict = "yes: below 0" if sign < 0 else "yes" if slope - 2 * error <= predicted else "no"
+    return {**found, "slope": slope, "error": error, "verdict": verdict}
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The least-squares slope of y (last axis) on x."""
+    centred = x - x.mean()
+    return y @ centred / (centred @ centred)
+
+
+def slopes_table(study: dict[str, Any]) -> str:
+    """The slopes study as Markdown."""
+    lines = [
+        "| | quantity | stated in | slope | sign of the mean | predicted at most | fitted ± standard error | within |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, curve in study["curves"].items():
+        for quantity in QUANTITIES:
+            entry = curve[quantity]
+            rows = [(f"in T, tau_mix {tau:.0f}", fit) for tau, fit in zip(curve["tau_mix"], entry["in_T"], strict=True)]
+            for what, fit in [*rows, ("in tau_mix", entry["in_tau"])]:
+                fitted = "" if fit["slope"] is None else f"{fit['slope']:+.3f} ± {fit['error']:.3f}"
+                sign = {1.0: "+", -1.0: "-", 0.0: ""}[fit["sign"]]
+                lines.append(
+                    f"| {name} | {quantity} | {entry['theorem']} | {what} | {sign} | {fit['predicted']:+.3f} | "
+                    f"{fitted} | {fit['verdict']} |"
+                )
+    return "\n".join(lines)

@@ -1,0 +1,156 @@
+"""What a run leaves, and what can be asked of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ergodrift import check, tree
+from ergodrift.algorithms import Algorithm
+from ergodrift.feasibility import QueueEvidence, pressure, queue_evidence
+from ergodrift.problem import Problem
+from ergodrift.source import Source
+from ergodrift.theory import TheoryCheck, within_theory
+from ergodrift.trust.certify import FRESH, Certificate, certify, refuse_training
+from ergodrift.types import Weights
+
+
+class Setting(NamedTuple):
+    """What a run was asked to do."""
+
+    algorithm: Algorithm
+    problem: Problem
+    source: Source
+    x0: Any
+    levels: Any
+
+
+@tree.module("name")
+class Result:
+    """What a run leaves: thinned records with leading axes (seeds, records).
+
+    Attributes:
+        name: the algorithm's.
+        seeds: (seeds,) the integers the paths were drawn with.
+        samples: (records,) samples taken at each record.
+        rounds: rounds finished by then; equal to `samples` unless rounds use several samples.
+        samples_used: samples of finished rounds; an unfinished MLMC window is not counted.
+        x: the last point, x_{t+1} after t rounds.
+        x_mean: x̄_t, the mean of x_1..x_t, equal weight a round unless `average` says otherwise.
+        queue: Q_{t+1}, or the multipliers.
+        weights: of the last round: V_t and alpha_t (`Weights`), or primal-dual `StepSizes`.
+        loss_sum: sum of f(x, xi) over all samples taken, each at the point held when it came.
+        constraint_sum: likewise for g, (..., n).
+        solution: what the algorithm recommends: x̄ at the end, leading axis seeds.
+        paths: the paths that were passed in, if any.
+    """
+
+    name: str
+    seeds: Any
+    samples: Any
+    rounds: Any
+    samples_used: Any
+    x: Any
+    x_mean: Any
+    queue: Any
+    weights: Any
+    loss_sum: Any
+    constraint_sum: Any
+    solution: Any
+    paths: Any
+
+    def certify(
+        self,
+        problem: Problem,
+        source: Source | None = None,
+        confidence: float = 0.95,
+        method: str = "batch",
+        *,
+        row: int = 0,
+        num_samples: int | None = None,
+        seed: int = FRESH,
+        tau_mix: float | None = None,
+        bounds: Any = None,
+    ) -> Certificate:
+        """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
+
+        Args:
+            problem: the one that was solved.
+            source: of fresh samples: the run's own unless given, with a path of another seed. After a run on a recorded
+                series it must hold samples that the run did not see.
+            row: which seed's solution.
+            num_samples: as many as the run took, unless given.
+
+        The others are those of `certify`.
+        """
+        trained = self.setting.source
+        source = trained if source is None else source
+        refuse_training(trained, source)
+        seeds = np.asarray(self.seeds).tolist()
+        if source.length is None and (seed in seeds if self.paths is None else self._replayed(source, seed)):
+            raise ValueError(f"seed={seed} is one of those the run was fitted on; pass another")
+        if num_samples is None and source.length is None:
+            num_samples = int(np.asarray(self.samples)[-1])
+        row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
+        x = jax.tree.map(lambda leaf: leaf[row], self.solution)
+        fresh: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "tau_mix": tau_mix, "bounds": bounds}
+        return certify(problem, x, source, confidence, method, **fresh)
+
+    def _replayed(self, source: Source, seed: int) -> bool:
+        """Whether the path of this seed is among those that were passed in."""
+        given = [np.atleast_2d(np.asarray(leaf)) for leaf in jax.tree.leaves(self.paths)]
+        fresh = [np.asarray(leaf) for leaf in jax.tree.leaves(source.paths([seed], int(np.asarray(self.samples)[-1])))]
+        same = [(old[:, : new.shape[1]] == new).all(axis=1) for old, new in zip(given, fresh, strict=True)]
+        return bool(np.all(same, axis=0).any())
+
+    def __repr__(self) -> str:
+        seeds, records = np.shape(self.rounds)[-2:]
+        return f"Result({self.name}: {seeds} seeds, {records} records)"
+
+    @property
+    def setting(self) -> Setting:
+        """What the run was asked to do; it is not part of the pytree, so copies and `vmap` do not keep it."""
+        setting = self.__dict__.get("_setting")
+        if setting is None:
+            raise ValueError("this result does not know its run: it was copied, or made inside vmap or jit")
+        return setting
+
+    def feasibility(self) -> QueueEvidence:
+        """What the queues say about feasibility: in proportion to t, they grow because the constraints conflict.
+
+        For problems whose law is known, `feasibility(problem, source)` solves for the same and proves it.
+        """
+        asked = self.setting
+        if not isinstance(self.weights, Weights):
+            raise ValueError(
+                f"{self.name} has damped multipliers in place of queues; run edpp, mdpp or adpp to see them grow"
+            )
+        mean = jax.tree.map(
+            lambda leaf: np.asarray(leaf).mean(axis=0), (self.solution, self.queue, self.weights.penalty)
+        )
+        x, queue, penalty = mean[0], mean[1][-1], mean[2][-1]
+        pull = pressure(asked.problem, asked.source, x, queue, penalty)
+        return queue_evidence(self.rounds, self.queue, self.solution, pull)
+
+    def within_theory(self, bounds: Any = None, *, replay: bool = True) -> TheoryCheck:
+        """Hold every record against every bound that the algorithm has; prints as a table, and is true if all hold.
+
+        Args:
+            bounds: F, G and H, as `problems.fairness` returns them; the largest values seen unless given.
+            replay: whether to make the run once more, round by round, for the lemmas of appendix A.
+
+        See `theory.within_theory` for which bounds an algorithm has.
+        """
+        asked = self.setting
+        return within_theory(
+            self,
+            asked.algorithm,
+            asked.problem,
+            asked.source,
+            asked.x0,
+            bounds=bounds,
+            levels=asked.levels,
+            replay=replay,
+        )

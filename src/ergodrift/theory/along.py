@@ -1,0 +1,201 @@
+"""The lemmas of appendix A along a run: they hold on every path, for every schedule and estimator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ergodrift import tree
+from ergodrift.algorithms import Algorithm
+from ergodrift.expectation import wide
+from ergodrift.method import DriftPlusPenalty, Method, checked_point
+from ergodrift.problem import Problem
+from ergodrift.source import Source, Stream, level_keys, seed_keys
+from ergodrift.types import Info, State
+
+LEMMAS = ("drift", "bregman", "step", "queue", "violation")
+
+
+class Slack(NamedTuple):
+    """How far each lemma is from being crossed: (larger - smaller side) / (sum of the sizes of all terms).
+
+    In exact arithmetic none is negative; rounding in float64 may cost about 1e-12. Each is the smallest over all
+    rounds, one entry a seed.
+
+    Attributes:
+        drift: (||Q_{t+1}||^2 - ||Q_t||^2)/2 <= Q_t.(g_t + J_t (x_{t+1} - x_t)) + sum_i (H_ti + G_ti R)^2 / 2.
+        bregman: d.(x_{t+1} - x_t) + alpha D(x_{t+1}, x_t) <= d.(x - x_t) + alpha (D(x, x_t) - D(x, x_{t+1})), where d
+            is V_t df_t + sum_i Q_ti dg_ti.
+        step: ||x_{t+1} - x_t|| <= (V_t F_t + sum_i Q_ti G_ti) / (2 alpha_t).
+        queue: ||Q_{t+1}||^2 <= sum over s <= t of (sum_i (H_si + G_si R)^2 + 2 V_s R F_s
+            + 2 Q_s.(g_s + J_s (x - x_s))) + 2 R^2 alpha_t.
+        violation: sum over s <= t of g_si <= Q_{t+1,i}
+            + sum over s <= t of G_si (V_s F_s + sum_j Q_sj G_sj) / (2 alpha_s).
+    """
+
+    drift: Any
+    bregman: Any
+    step: Any
+    queue: Any
+    violation: Any
+
+
+class Pathwise(NamedTuple):
+    """The lemmas of appendix A along the paths of a run.
+
+    Attributes:
+        slack: the smallest relative slack of each lemma, one entry a seed.
+        queue: ||Q_{t+1}||, (seeds, records).
+        queue_bound: the bound of the queue lemma on it.
+        violation: the sum of g_t(x_t), (seeds, records, n); of the estimates, where rounds use several samples.
+        violation_bound: the bound of the violation lemma on it.
+    """
+
+    slack: Slack
+    queue: Any
+    queue_bound: Any
+    violation: Any
+    violation_bound: Any
+
+
+class _Sums(NamedTuple):
+    slack: Slack
+    inside: Any  # of the queue lemma, its terms added up with their signs
+    terms: Any  # and with their sizes
+    proximity: Any
+    violation: Any
+    allowance: Any
+
+
+def along(
+    algorithm: Algorithm,
+    problem: Problem,
+    source: Source,
+    *,
+    x0: Any,
+    num_samples: int,
+    seeds: Any = 1,
+    comparator: Any = None,
+    record: Any = None,
+    paths: Any = None,
+    levels: Any = None,
+) -> Pathwise:
+    """Run drift-plus-penalty once more, in float64, and hold each round against the lemmas of appendix A.
+
+    The lemmas use the sizes (F_t, G_t, H_t) of the rounds themselves and R alone: no constant has to be known.
+
+    Args:
+        algorithm: any drift-plus-penalty algorithm: edpp, dpp, mdpp or adpp.
+        problem: loss, constraints and domain, which must have a finite diameter.
+        source: where samples come from.
+        x0: x_1.
+        num_samples: how many samples to take.
+        seeds: a count or a list of integers, as for `run`.
+        comparator: the x of the Bregman and queue lemmas, any point of X; x0 unless given.
+        record: sample counts to report queue and violation at; the last alone unless given.
+        paths: (seeds, num_samples) indices to replay, as for `run`.
+        levels: (seeds, rounds) MLMC levels to replay.
+    """
+    if algorithm.rule is not DriftPlusPenalty:
+        raise ValueError(f"{algorithm.name} is not drift-plus-penalty: appendix A says nothing about it")
+    with jax.enable_x64(True):
+        x0 = checked_point(problem.geometry, wide(x0))
+        comparator = x0 if comparator is None else checked_point(problem.geometry, wide(comparator))
+        radius = float(problem.geometry.diameter(x0))
+        if not np.isfinite(radius):
+            raise ValueError(f"{type(problem.geometry).__name__} has no finite diameter R, which appendix A needs")
+        keys = seed_keys(seeds)
+        num_rounds = None if levels is None else np.shape(levels)[-1]
+        estimator = algorithm.estimator.for_run(num_samples, num_rounds)
+        method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
+        paths = source.paths(seeds, num_samples) if paths is None else paths
+        levels = level_keys(keys) if levels is None else jnp.broadcast_to(levels, (len(keys), num_rounds))
+        grid = jnp.asarray([num_samples] if record is None else record, jnp.int32)
+        count = problem.check(x0, wide(source.example))
+        stream = tree.cast(source.stream(), jnp.float64)
+        found = _follow(problem, method, stream, x0, comparator, radius, grid, paths, levels, count)
+        return jax.tree.map(np.asarray, found)
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _follow(
+    problem: Problem, method: Method, stream: Stream, x0: Any, x: Any, radius: Any, grid: Any, paths: Any, levels: Any,
+    count: int,
+) -> Pathwise:  # fmt: skip
+    def one(path: Any, levels: Any) -> Pathwise:
+        state = method.init(x0, count, levels)
+        zero, none = jnp.zeros(()), jnp.zeros(count)
+        sums = _Sums(Slack(*[jnp.asarray(jnp.inf)] * len(LEMMAS)), zero, zero, zero, none, none)
+
+        def sample(position: Any, carry: Any) -> Any:
+            state, sums = carry
+            xi = stream.xi(jax.tree.map(lambda leaf: leaf[position], path))
+            after, info = method.step(state, problem.feedback(state.x, xi))
+            held = _hold(method, state, after, info, x, radius, sums)
+            return after, tree.select(info.updated, held, sums)
+
+        def until(carry: Any, stop: Any) -> Any:
+            begin, state, sums = carry
+            state, sums = jax.lax.fori_loop(begin, stop, sample, (state, sums))
+            bound = jnp.sqrt(jnp.maximum(sums.inside + 2 * radius**2 * sums.proximity, 0))
+            seen = (jnp.linalg.norm(state.queue), bound, sums.violation, state.queue + sums.allowance)
+            return (stop, state, sums), seen
+
+        (_, _, sums), seen = jax.lax.scan(until, (jnp.int32(0), state, sums), grid)
+        return Pathwise(sums.slack, *seen)
+
+    return jax.vmap(one)(paths, levels)
+
+
+def _hold(method: Method, before: State, after: State, info: Info, x: Any, radius: Any, sums: _Sums) -> _Sums:
+    """One round against each lemma."""
+    geometry, (feedback, sizes, weights) = method.geometry, (info.feedback, info.sizes, info.weights)
+    Q, V, alpha = before.queue, weights.penalty, weights.proximity
+    moved = tree.subtract(after.x, before.x)
+    away = tree.subtract(x, before.x)
+    linear = feedback.constraints + tree.pushforward(feedback.constraint_jac, moved)
+    reach = jnp.sum((sizes.constraints + sizes.constraint_jac * radius) ** 2)
+    squares = jnp.sum(after.queue**2) / 2, -jnp.sum(Q**2) / 2
+    drift = _relative([*squares], [Q @ linear, reach / 2])
+
+    def along(direction: Any) -> Any:
+        """(V df + sum Q dg) . direction, the two parts by themselves: they may cancel."""
+        pull = tree.pushforward(feedback.constraint_jac, direction)
+        dot = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (feedback.loss_grad, direction)), strict=True))
+        return [V * dot, Q @ pull]
+
+    # A divergence is itself a difference of terms of size R^2, so that is what its rounding is measured by.
+    bregman = _relative(
+        [*along(moved), alpha * geometry.bregman(after.x, before.x)],
+        [*along(away), alpha * geometry.bregman(x, before.x), -alpha * geometry.bregman(x, after.x)],
+        size=alpha * radius**2,
+    )
+    force = V * sizes.loss_grad + Q @ sizes.constraint_jac
+    moving = alpha > 0
+    length = force / (2 * jnp.where(moving, alpha, 1))  # while S_t = 0 in appendix C, F_t and G_t are 0 too
+    step = _relative([geometry.norm(moved)], [length])
+
+    parts = jnp.stack([reach, 2 * V * radius * sizes.loss_grad,
+                       2 * Q @ (feedback.constraints + tree.pushforward(feedback.constraint_jac, away))])  # fmt: skip
+    inside, terms = sums.inside + jnp.sum(parts), sums.terms + jnp.sum(jnp.abs(parts))
+    last = 2 * radius**2 * alpha
+    room = inside + last - jnp.sum(after.queue**2)
+    queue = room / jnp.maximum(terms + last + jnp.sum(after.queue**2), jnp.finfo(float).tiny)
+
+    violation = sums.violation + feedback.constraints
+    allowance = sums.allowance + sizes.constraint_jac * length
+    over = after.queue + allowance - violation
+    size = after.queue + allowance + jnp.abs(violation) + jnp.finfo(float).tiny
+    found = Slack(drift, bregman, step, queue, jnp.min(over / size))
+    slack = Slack(*(jnp.minimum(old, new) for old, new in zip(sums.slack, found, strict=True)))
+    return _Sums(slack, inside, terms, alpha, violation, allowance)
+
+
+def _relative(smaller: list[Any], larger: list[Any], size: Any = 0.0) -> Any:
+    size = size + sum(jnp.abs(term) for term in [*smaller, *larger])
+    return (sum(larger) - sum(smaller)) / jnp.maximum(size, jnp.finfo(float).tiny)

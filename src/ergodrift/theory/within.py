@@ -1,0 +1,315 @@
+"""Does a run stay within the theory? Every bound that applies, at every record."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ergodrift.algorithms import Algorithm
+from ergodrift.estimator import SingleSample
+from ergodrift.expectation import expectations
+from ergodrift.feasibility import feasibility
+from ergodrift.method import DriftPlusPenalty
+from ergodrift.problem import Problem
+from ergodrift.reference import Reference, solve_reference
+from ergodrift.schedule import AdaGrad, Constant, Ergodic
+from ergodrift.source import IIDSource, MarkovSource, Source, Zip
+from ergodrift.theory.along import LEMMAS, along
+from ergodrift.theory.bounds import Constants, Plan, appendix_c_bounds, constant, constants, ergodic, expected
+
+ROUNDING = {"float64": 1e-9, "float32": 1e-4}  # of sums over a run, relative to the bound
+EXACT = 1e-10  # of a round's terms in float64
+CHANCE = 3.0  # standard errors by which a mean must pass a bound on its expectation
+
+
+class Entry(NamedTuple):
+    """One bound against what a run did.
+
+    Attributes:
+        quantity: what is bounded.
+        statement: where the bound is stated.
+        kind: "every path" (no seed may cross it) or "expectation" (the mean over seeds, less three standard errors).
+        value: at each record, the largest seed, or the mean over seeds; for several constraints, the one nearest to its
+            bound.
+        error: the standard error of that mean, 0 for "every path".
+        bound: at each record.
+        holds: whether it holds at all records.
+    """
+
+    quantity: str
+    statement: str
+    kind: str
+    value: np.ndarray
+    error: np.ndarray
+    bound: np.ndarray
+    holds: bool
+
+    @property
+    def share(self) -> float:
+        """The largest part of the bound that was used up; negative where the value always was."""
+        return float(np.max(self.value / np.maximum(self.bound, np.finfo(float).tiny)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TheoryCheck:
+    """What `within_theory` found. True in a condition where every bound that applies holds.
+
+    Attributes:
+        entries: one for each bound that was checked.
+        left_out: (bound, why) for those that do not apply or cannot be evaluated.
+        samples: of the records.
+        certified: whether F, G and H are proven bounds; where they are only the largest values seen, so are the bounds
+            built from them.
+    """
+
+    entries: tuple[Entry, ...]
+    left_out: tuple[tuple[str, str], ...]
+    samples: np.ndarray
+    certified: bool
+
+    @property
+    def holds(self) -> bool:
+        return all(entry.holds for entry in self.entries)
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    def __str__(self) -> str:
+        crossed = sum(not entry.holds for entry in self.entries)
+        lines = [
+            f"{crossed} of {len(self.entries)} bounds crossed" if crossed else f"all {len(self.entries)} bounds hold"
+        ]
+        if not self.entries:
+            return "\n".join(["no bound applies", *(f"    {what}: {why}" for what, why in self.left_out)])
+        if not self.certified:
+            lines[0] += "; F, G and H are the largest values seen, not proven bounds (pass bounds=...)"
+        lines.append(f"{'':4}{'quantity':24}{'stated in':26}{'holds':13}{'value':>11}{'bound':>11}{'share':>9}")
+        for entry in self.entries:
+            # The record that comes nearest to the bound, or passes it most.
+            at = int(np.argmax(entry.value / np.maximum(entry.bound, np.finfo(float).tiny)))
+            mark = "    " if entry.holds else "  X "
+            where = "" if entry.holds else f"  at {self.samples[at]} samples"
+            numbers = f"{entry.value[at]:11.4g}{entry.bound[at]:11.4g}{entry.share:9.2%}"
+            lines.append(f"{mark}{entry.quantity:24}{entry.statement:26}{entry.kind:13}{numbers}{where}")
+        lines += [f"    not checked: {what}: {why}" for what, why in self.left_out]
+        return "\n".join(lines)
+
+
+def within_theory(
+    result: Any, algorithm: Algorithm, problem: Problem, source: Source, x0: Any, *, bounds: Any = None,
+    levels: Any = None, replay: bool = True, reference: Reference | None = None, margin: float | None = None,
+) -> TheoryCheck:  # fmt: skip
+    """Hold the records of a run against every bound that its algorithm has.
+
+    - drift-plus-penalty with any schedule: the lemmas of appendix A, on every path (the run is made once more);
+    - weights set beforehand (EDPP, DPP): theorems 1 and 2 with their constants, with the queues of theorem 3 where
+      Slater's condition holds; on expectations, so the mean over seeds is judged, with its standard error;
+    - ADPP: appendix C, on every path, where some point meets the constraints of every sample;
+    - MDPP: appendix A alone. Theorem 5 has no constants to check: its proof bounds a_t by a constant, which the
+      estimates exceed.
+
+    Args:
+        result: of `run`, or anything with its records.
+        algorithm: that was run.
+        problem: loss, constraints and domain.
+        source: where samples came from.
+        x0: x_1.
+        bounds: F, G and H; see `constants`.
+        levels: that were replayed, if any.
+        replay: whether to go through the run again for the lemmas of appendix A.
+        reference: the optimum; solved for unless given.
+        margin: Slater's epsilon, 0 where there is none; solved for unless given.
+    """
+    entries: list[Entry] = []
+    left_out: list[tuple[str, str]] = []
+    if algorithm.rule is not DriftPlusPenalty:
+        return TheoryCheck((), (("everything", f"{algorithm.name} is not drift-plus-penalty"),), result.samples, True)
+    kept = np.flatnonzero(np.asarray(result.samples) > 0)
+    if not kept.size:
+        raise ValueError("the result has no record after the start; record at least once")
+    size = constants(problem, source, x0, bounds)
+    records = _Records(result, kept)
+    if replay:
+        entries += _lemmas(records, algorithm, problem, source, x0, levels)
+    plan = _plan(algorithm)
+    if not isinstance(algorithm.estimator, SingleSample):
+        left_out.append(("theorem 5", "its constants are not proven for estimates, which no constant bounds"))
+    elif plan is not None:
+        _theorems(records, plan, problem, source, x0, size, reference, margin, entries, left_out)
+    else:
+        _appendix_c(records, algorithm.schedule, problem, source, x0, size, entries, left_out)
+    return TheoryCheck(tuple(entries), tuple(left_out), records.samples, size.certified)
+
+
+class _Records:
+    """The records of a result in float64, those after the start alone."""
+
+    def __init__(self, result: Any, kept: np.ndarray) -> None:
+        self.result, self.kept = result, kept
+        self.samples = np.asarray(result.samples)[kept]
+        self.rounding = ROUNDING[str(np.asarray(result.queue).dtype)]
+
+    def __call__(self, leaf: Any) -> np.ndarray:
+        return np.asarray(leaf, dtype=float)[:, self.kept]
+
+    def every_path(self, quantity: str, statement: str, values: np.ndarray, bound: np.ndarray) -> Entry:
+        """values and bound (seeds, records) or (seeds, records, n)."""
+        values, bound = np.broadcast_arrays(values, bound)
+        over = values - bound
+        axes = (0, *range(2, over.ndim))
+        worst = _pick(over / np.maximum(np.abs(bound), 1e-300), values, bound, axes)
+        holds = bool((over <= self.rounding * (np.abs(bound) + np.abs(values))).all())
+        return Entry(quantity, statement, "every path", worst[0], np.zeros(len(self.kept)), worst[1], holds)
+
+    def expectation(self, quantity: str, statement: str, values: np.ndarray, bound: np.ndarray) -> Entry:
+        """values (seeds, records) or (seeds, records, n); bound without the seeds."""
+        count = len(values)
+        mean = values.mean(axis=0)
+        error = values.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(mean.shape)
+        over = mean - CHANCE * error - bound
+        axes = tuple(range(1, mean.ndim))
+        nearest = (
+            _pick((mean - bound) / np.maximum(bound, 1e-300), mean, bound, axes),
+            _pick((mean - bound) / np.maximum(bound, 1e-300), error, bound, axes),
+        )
+        holds = bool((over <= self.rounding * bound).all())
+        return Entry(quantity, statement, "expectation", nearest[0][0], nearest[1][0], nearest[0][1], holds)
+
+
+def _pick(rank: np.ndarray, values: np.ndarray, bound: np.ndarray, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """At each record, value and bound of the seed and constraint that rank highest; records are the axis left over."""
+    if not axes:
+        return values, bound
+    keep = [axis for axis in range(rank.ndim) if axis not in axes]
+    order = (*keep, *axes)
+    flat = [np.transpose(array, order).reshape(array.shape[keep[0]], -1) for array in (rank, values, bound)]
+    at = flat[0].argmax(axis=1)[:, None]
+    return tuple(np.take_along_axis(array, at, axis=1)[:, 0] for array in flat[1:])  # type: ignore[return-value]
+
+
+def _plan(algorithm: Algorithm) -> Plan | None:
+    schedule = algorithm.schedule
+    if isinstance(schedule, Ergodic):
+        return ergodic(float(schedule.tau_mix), float(schedule.beta))
+    if isinstance(schedule, Constant):
+        return constant(float(schedule.penalty), float(schedule.proximity))
+    return None
+
+
+def _lemmas(
+    records: _Records, algorithm: Algorithm, problem: Problem, source: Source, x0: Any, levels: Any
+) -> list[Entry]:
+    result = records.result
+    comparator = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float).mean(axis=0), result.solution)
+    comparator = problem.geometry.project(comparator)
+    seen = along(
+        algorithm, problem, source, x0=x0, num_samples=int(records.samples[-1]), seeds=[int(s) for s in result.seeds],
+        comparator=comparator, record=records.samples, paths=result.paths, levels=levels,
+    )  # fmt: skip
+    entries = []
+    for lemma in LEMMAS:
+        least = float(np.min(getattr(seen.slack, lemma)))
+        if lemma in ("queue", "violation"):
+            entry = records.every_path(lemma, "appendix A", getattr(seen, lemma), getattr(seen, f"{lemma}_bound"))
+        else:  # sides of a round: the larger one as 1
+            one = np.ones(len(records.kept))
+            entry = Entry(f"{lemma} lemma", "appendix A", "every path", (1 - least) * one, 0 * one, one, True)
+        entries.append(entry._replace(holds=least >= -EXACT))
+    return entries
+
+
+def _theorems(
+    records: _Records, plan: Plan, problem: Problem, source: Source, x0: Any, size: Constants,
+    reference: Reference | None, margin: float | None, entries: list[Entry], left_out: list[tuple[str, str]],
+) -> None:  # fmt: skip
+    T = int(records.samples[-1])
+    try:
+        tau, distance = lag(source, T)
+        reference = solve_reference(problem, source, x0) if reference is None else reference
+        if margin is None:
+            found = feasibility(problem, source, x0)
+            margin = found.margin if found.verdict == "slater" else 0.0
+    except ValueError as error:
+        left_out.append(("theorems 1 to 3", str(error)))
+        return
+    bound = expected(size, plan, T, tau, distance, margin or None)
+    at = records.samples - 1
+    result = records.result
+    queue = np.linalg.norm(records(result.queue), axis=2)
+    crude = records.samples[None, :, None] * size.constraints
+    entries.append(records.every_path("queue", "Q_t <= (t - 1) H", records(result.queue), crude))
+    entries.append(records.expectation("queue", "theorems 1 and 3", queue, bound.queue[at]))
+    # E f_t(x#) is f#, since the first state is drawn from the stationary law
+    regret = records(result.loss_sum) - records.samples * reference.value
+    entries.append(records.expectation("regret against x#", "theorem 1", regret, bound.regret[at]))
+    entries.append(
+        records.expectation("violation", "theorems 1 and 3", records(result.constraint_sum), bound.violation[at])
+    )
+    means = jax.tree.map(lambda leaf: np.asarray(leaf)[:, records.kept], result.x_mean)
+    losses, over = expectations(problem, source, means, axes=2)
+    entries.append(records.expectation("gap of x̄", "theorems 2 and 3", losses - reference.value, bound.gap[at]))
+    entries.append(records.expectation("infeasibility of x̄", "theorems 2 and 3", over, bound.infeasibility[at]))
+
+
+def _appendix_c(
+    records: _Records, schedule: Any, problem: Problem, source: Source, x0: Any, size: Constants,
+    entries: list[Entry], left_out: list[tuple[str, str]],
+) -> None:  # fmt: skip
+    if not isinstance(schedule, AdaGrad) or schedule.lagged:
+        left_out.append(("appendix C", "it is about weights from S_t, which this schedule does not have"))
+        return
+    radius = size.diameter if schedule.diameter is None else float(schedule.diameter)
+    if radius < size.diameter * (1 - 1e-9):
+        left_out.append(
+            ("appendix C", f"the algorithm was given R = {radius:g}, less than the domain's {size.diameter:g}")
+        )
+        return
+    try:
+        solve_reference(problem, source, x0, every=True)
+    except ValueError as error:
+        left_out.append(("appendix C", f"it asks for a point that meets every sample's constraints: {error}"))
+        return
+    result = records.result
+    energy = records(result.weights.proximity) * radius**2
+    bound = appendix_c_bounds(energy, records.samples, radius, float(schedule.beta))
+    queue = np.linalg.norm(records(result.queue), axis=2)
+    entries.append(records.every_path("queue", "appendix C", queue, bound.queue))
+    violation = records(result.constraint_sum)
+    entries.append(records.every_path("violation", "appendix C", violation, bound.violation[..., None]))
+    law = source.loss_law
+    rows = [_indices(result, source, row) for row in range(len(result.seeds))]
+    regrets = []
+    for row, path in enumerate(rows):
+        counts = np.bincount(path[: records.samples[-1]], minlength=len(law.weights))
+        best = solve_reference(problem, source, x0, loss_weights=counts, every=True)
+        with jax.enable_x64(True):
+            losses = np.asarray(jax.vmap(lambda xi, x=best.x: problem.loss(x, xi))(law.points), dtype=float)
+        sums = np.cumsum(losses[path])[records.samples - 1]
+        regrets.append(records(result.loss_sum)[row] - sums)
+    entries.append(records.every_path("regret against x°", "appendix C", np.stack(regrets), bound.regret))
+
+
+def _indices(result: Any, source: Source, row: int) -> np.ndarray:
+    """One seed's indices into the loss law."""
+    if result.paths is None:
+        return np.asarray(source.loss_index(source.paths([int(result.seeds[row])], int(result.samples[-1]))))[0]
+    paths = np.asarray(source.loss_index(result.paths))
+    return paths if paths.ndim == 1 else paths[row]
+
+
+def lag(source: Source, T: int) -> tuple[int, float]:
+    """tau_mix(1/T) of a source and d_mix there; 1 and 0 for independent draws."""
+    if isinstance(source, IIDSource):
+        return 1, 0.0
+    if isinstance(source, MarkovSource):
+        if source.first is not None:
+            raise ValueError("the chain starts in a given state, not in its stationary law")
+        tau = source.chain.mixing_time(1 / T)
+        return tau, min(source.chain.distance(tau), 1.0)
+    if isinstance(source, Zip):
+        parts = [lag(part, T) for part in (source.losses, source.constraints)]
+        return max(tau for tau, _ in parts), max(distance for _, distance in parts)
+    raise ValueError(f"{type(source).__name__} has no known mixing time")
