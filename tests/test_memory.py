@@ -59,7 +59,7 @@ LAWS = {
 }
 
 
-def planes(xs: np.ndarray) -> tuple[Any, Any]:
+def planes(xs: np.ndarray) -> Any:
     """Feedback of every state at every point: leading axes (points, states)."""
     each = jax.vmap(jax.vmap(PROBLEM.feedback, (None, 0)), (0, None))
     return each(jnp.asarray(xs), jax.tree.map(jnp.asarray, DATA))
