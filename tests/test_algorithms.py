@@ -386,7 +386,7 @@ def test_the_ends_of_the_ranges_are_allowed(make):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_nan_gradient_behind_a_finite_loss_stops_every_algorithm(name):
     """||x - xi|| has the gradient 0 / 0 where x = xi; the loss there is 0."""
-    source = ed.IIDSource(np.zeros((1, 2)))
+    source = ed.IIDSource(np.zeros((3, 2)))
     problem = ed.Problem(lambda x, xi: jnp.linalg.norm(x - xi), lambda x, xi: x[:2] - 0.3, ed.Ball(2.0))
     with pytest.raises(ed.NonFiniteError, match="loss_grad"):
         ed.run(ALGORITHMS[name](1.0), problem, source, x0=np.zeros(2), num_samples=200)
