@@ -193,9 +193,10 @@ def test_no_bound_without_a_diameter():
 def test_constants_of_random_problems_hold(seed):
     case = random_problem(seed)
     seen = theory.constants(case.problem, case.source, case.x0)
-    assert seen.loss_grad <= case.bounds.loss_grad
-    assert (seen.constraint_jac <= case.bounds.constraint_jac).all()
-    assert (seen.constraints <= case.bounds.constraints).all()
+    least = 1 - 1e-12  # the gradient of a linear constraint is its own bound, up to rounding
+    assert seen.loss_grad * least <= case.bounds.loss_grad
+    assert (seen.constraint_jac * least <= case.bounds.constraint_jac).all()
+    assert (seen.constraints * least <= case.bounds.constraints).all()
 
 
 # ---- along a run ----
@@ -260,7 +261,7 @@ def test_edpp_stays_within_the_theory():
 
 def test_what_is_crossed_is_named_with_its_record():
     """Claimed constants a thousand times too small give bounds that a run must cross."""
-    lies = ed.Sizes(*(value / 1000 for value in CASE.bounds))
+    lies = ed.Sizes(*(value / 1000 for value in CASE.bounds[:3]))
     check = ran(ed.edpp(3.0)).within_theory(lies)
     assert not check
     crossed = {entry.quantity for entry in check.entries if not entry.holds}
