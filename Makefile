@@ -14,8 +14,10 @@ test: $(READY) ## lint, types, tests and doctests
 	$(BIN)/pytest -n 2 --dist worksteal
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
-	$(BIN)/python benchmarks/step_overhead.py
-	$(BIN)/python benchmarks/memory_cost.py
+	-$(BIN)/pip install --quiet -r benchmarks/requirements.lock
+	for name in one_seed why step_overhead memory_cost experiment growth sparse cold_start; do \
+	  $(BIN)/python benchmarks/$$name.py || exit 1; \
+	done
 
 coverage: $(READY) ## intervals and mixing times on data whose truth is known; writes coverage-out/
 	$(BIN)/python -m ergodrift.experiments.coverage

@@ -50,7 +50,9 @@ def test_results_have_every_metric_for_every_algorithm(results):
             curve = np.array(found["curves"][metric])
             assert curve.shape == (2, records)
             np.testing.assert_array_equal(curve[:, -1], found["final"][metric])
-            np.testing.assert_allclose(curve.mean(axis=0), found["summary"][metric]["mean"], rtol=1e-5, atol=1e-7)
+            # Curves are kept to seven digits: their mean is as good as that, but for what cancels between seeds.
+            digits = 1e-6 * np.abs(curve).max()
+            np.testing.assert_allclose(curve.mean(axis=0), found["summary"][metric]["mean"], rtol=1e-5, atol=digits)
     assert min(results["algorithms"]["EDPP-t"]["final"]["lagrangian_gap"]) >= 0
     json.dumps(results)
 

@@ -1,0 +1,104 @@
+"""Put the numbers of bench-results/*.json into docs/speed.md, between its markers.
+
+python benchmarks/table.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+OUT, PAGE = Path("bench-results"), Path("docs/speed.md")
+
+
+def load(name):
+    path = OUT / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
+
+
+def one_seed(report):
+    names = list(report["rows"]["float32"])
+
+    def cell(kind, name):
+        rows = report["rows"][kind]
+        if name not in rows:
+            return "not installed"
+        base = rows["64 seeds, C"] if name.startswith("64") else rows["C"]
+        return f"{rows[name]:.2f} ({rows[name] / base:.2f}x)"
+
+    rows = [(name, cell("float32", name), cell("float64", name)) for name in names]
+    return table(["µs a round (and seed), multiple of C", "float32", "float64"], rows)
+
+
+def why(report):
+    return table(["", "µs a round (and seed)"], [(name, f"{value:.2f}") for name, value in report["rows"].items()])
+
+
+def step_overhead(report):
+    rows = [
+        (row["algorithm"], row["dtype"], *(f"{row[key]:.3f}" for key in ("floor", "one", "twenty")))
+        for row in report["rows"]
+    ]
+    return table(["", "", "loss, constraints, derivatives alone", "one seed", "20 seeds, each"], rows)
+
+
+def experiment(report):
+    rows = [(name, f"{seconds:.0f} s") for name, seconds in report["rows"].items()]
+    return table(["eight algorithms, 20 seeds, 101,562 samples each", ""], rows)
+
+
+def growth(report):
+    rows = []
+    for name, row in report["rows"].items():
+        if name == "long":
+            rows.append(("10^8 samples", f"{row['seconds']:.0f} s", "", f"{row['peak_bytes'] / 1e6:.0f}"))
+            continue
+        sizes = ", ".join(f"{size:,}" for size in row["sizes"])
+        seconds = ", ".join(f"{second:.2g}" for second in row["seconds"])
+        memory = ", ".join(f"{size / 1e6:.0f}" for size in row["peak_bytes"])
+        rows.append((f"{name}: {sizes}", seconds, f"{row['exponent']:.2f}", memory))
+    return table(["", "seconds", "exponent, last two", "peak memory of the process, MB"], rows)
+
+
+def sparse(report):
+    hand, own = report["rows"]["scipy"], report["rows"]["ergodrift"]
+    return table(["µs a round", ""], [("scipy.sparse by hand", f"{hand:.0f}"), ("ergodrift", f"{own:.0f}")])
+
+
+def cold_start(report):
+    return table(["seconds of a fresh process", ""], [(name, f"{s:.2f}") for name, s in report["rows"].items()])
+
+
+def gpu(report):
+    rows = [
+        (f"{r['seeds']:,}", f"{r['kernel'] / 1e6:.2f}", f"{r['of_roofline']:.0%}", f"{r['plain'] / 1e6:.2f}")
+        for r in report["rows"]
+    ]
+    worst = max(report["difference_to_cpu"].values())
+    note = f"\n\nfloat64, 1,000 rounds, every algorithm: CPU and GPU differ by at most {worst:.0e}."
+    return table(["seeds", "kernel, million seed-rounds a second", "of the roofline", "plain"], rows) + note
+
+
+def main() -> None:
+    text = PAGE.read_text()
+    for render in (one_seed, why, step_overhead, experiment, growth, sparse, cold_start, gpu):
+        name = render.__name__
+        report = load(name)
+        if report is None:
+            print(f"no {OUT / name}.json: its table stays as it is")
+            continue
+        block = f"<!-- {name} -->\n{render(report)}\n<!-- /{name} -->"
+        text, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, block=block: block, text, flags=re.S)
+        if not count:
+            raise SystemExit(f"{PAGE} has no place for {name}")
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
