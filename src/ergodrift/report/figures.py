@@ -20,9 +20,8 @@ STYLES: dict[str, tuple[str, Any]] = {
     "EDPP-t": ("#D55E00", "-"),
     "MDPP": ("#009E73", (0, (12, 3, 2, 3, 2, 3))),
     "ADPP": ("#000000", (0, (1, 2))),
-    "WDPP": ("#F0E442", (0, (5, 1))),
-    "RDPP": ("#000000", "-"),
 }
+BEYOND: dict[str, tuple[str, Any]] = {"WDPP": ("#F0E442", (0, (5, 1))), "RDPP": ("#000000", "-")}  # not on the page
 # The paper's colours of (state, label).
 POINT_COLOURS = {
     (0, 1): "purple", (0, -1): "gold", (1, 1): "blue", (1, -1): "orange", (2, 1): "green", (2, -1): "red",
@@ -143,7 +142,7 @@ def draw_sweep(rows: list[dict[str, Any]], path: Path) -> None:
     axes = figure.subplots()
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         own = [row for row in rows if row["algorithm"] == name]
-        colour, dashes = STYLES[name]
+        colour, dashes = (STYLES | BEYOND)[name]
         taus, gaps = [row["tau_mix"] for row in own], [row["gap"][-1] for row in own]
         errors = [row["standard_error"][-1] for row in own]
         axes.errorbar(taus, gaps, errors, color=colour, linestyle=dashes, marker="o", markersize=3, label=name)
