@@ -194,10 +194,13 @@ def test_a_stock_gives_the_levels_of_its_key(restock):
     np.testing.assert_array_equal(pending, unfinished)
 
 
-def test_given_levels_need_no_stock():
+def test_given_levels_are_stocked_as_they_are_and_end():
     estimator = MultiLevel.with_cap(16)
-    window = estimator.init(blank(), jnp.array([1, 2]))
-    assert estimator.stock(window, jnp.int32(0), 64) is window
+    window = estimator.init(blank(), jnp.array([3, 1, 2]))
+    stocked = estimator.stock(window, jnp.int32(1), 4)
+    np.testing.assert_array_equal(stocked.levels.drawn, [1, 2, 0, 0, 0])
+    for t in (1, 2, 3):
+        assert estimator.length(stocked.levels, jnp.int32(t)) == estimator.length(window.levels, jnp.int32(t))
 
 
 def test_single_samples_pass_through():

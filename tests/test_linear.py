@@ -126,6 +126,7 @@ def test_equal_models_share_their_compilation():
         ({"features": [np.ones((2, 3)), np.ones((2, 4))]}, "as many columns in every state"),
         ({"labels": LABELS[:2]}, "labels must hold one number for each row"),
         ({"labels": [y[:-1] for y in LABELS]}, "labels must hold one number for each row"),
+        ({"labels": [np.zeros(n) for n in COUNTS]}, "labels must be -1 or 1"),
         ({"offsets": [0.0, 0.0, 0.0]}, "offsets must hold one number for each row"),
         ({"normals": np.ones((3, 4))}, r"normals must have shape \(3, k, 4\)"),
         ({"limits": [1.0, 2.0, 3.0]}, "limits must have shape"),

@@ -241,3 +241,15 @@ def test_auto_chooses_and_says_why():
         assert chosen.reason.endswith(".")
     with pytest.raises(TypeError, match="source must be of type Source, got list"):
         ed.auto(problem, [])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", [-1, 3, 99])
+def test_a_state_that_does_not_exist_shows(state):
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5, ed.Ball(2.0))
+    method = ed.rdpp(np.full(3, 1 / 3)).bind(problem)
+    start = method.init(jnp.zeros(2), 1)
+    feedback = problem.feedback(start.x, jnp.ones(2))
+    after, _ = method.step(start, feedback._replace(state=jnp.int32(state)))
+    assert np.isnan(np.asarray(after.x)).any()
+    fine, _ = method.step(start, feedback._replace(state=jnp.int32(2)))
+    assert np.isfinite(np.asarray(fine.x)).all()

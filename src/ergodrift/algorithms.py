@@ -67,8 +67,7 @@ def edpp(tau_mix: Any, beta: Any = 0.5, horizon: Any = None) -> Algorithm:
         horizon: T, the number of samples.
     """
     beta = check.number("beta", beta, above=0, at_most=0.5)
-    if isinstance(tau_mix, str):
-        check.choice("tau_mix", tau_mix, ("auto",))
+    if isinstance(tau_mix, str) and tau_mix == "auto":
         if horizon is not None:
             raise ValueError(f"horizon={horizon} fixes the weights beforehand, but tau_mix='auto' sets them as it runs")
         return Algorithm("EDPP-auto", DriftPlusPenalty, Learned(beta))

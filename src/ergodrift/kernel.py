@@ -21,6 +21,7 @@ from ergodrift.estimator import MultiLevel, SingleSample
 from ergodrift.geometry import Ball
 from ergodrift.linear import LINKS, Dense, LinearModel, Rows, half_spaces
 from ergodrift.schedule import Listener
+from ergodrift.source import Turned
 from ergodrift.types import Feedback
 
 FACTORS = 100  # of a product: each is at least 1/2, and float32 ends at 2^-126
@@ -35,6 +36,7 @@ def suits(setup: Any, x: Any) -> bool:
         isinstance(problem, LinearModel)
         and isinstance(data, Rows)
         and isinstance(data.features, Dense)
+        and not isinstance(data.normals, Turned)
         and problem.constraints is half_spaces
         and problem.link is LINKS["logistic"]
         and data.offsets is None

@@ -143,6 +143,8 @@ class LinearModel(Problem):
             return np.stack([np.pad(np.asarray(c, dtype=float), (0, most - len(c))) for c in columns])
 
         signs = np.ones((states, most)) if labels is None else padded("labels", labels)
+        if labels is not None and not all(np.isin(part, (-1, 1)).all() for part in labels):
+            raise ValueError(f"labels must be -1 or 1, got {np.unique(np.concatenate(labels))[:5]}; map 0 to -1")
         normals = np.asarray(normals, dtype=float)
         if normals.ndim != 3 or normals.shape[::2] != (states, dim):
             raise ValueError(f"normals must have shape ({states}, k, {dim}), got {normals.shape}")

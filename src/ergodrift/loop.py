@@ -189,7 +189,12 @@ def _advance(
         def keep(records: Record, carry: Carry) -> Record:
             return jax.tree.map(lambda kept, new: kept.at[slot].set(new), records, observe(setup, carry, position))
 
-        return carry, each.seed(keep)(records, carry), position, slot + (position == setup.grid[slot])
+        return (
+            carry,
+            each.seed(keep)(records, carry),
+            position,
+            slot + (position == setup.grid[slot]).astype(slot.dtype),
+        )
 
     def unfinished(loop: Any) -> Any:
         _, _, position, slot = loop

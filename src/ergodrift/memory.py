@@ -32,6 +32,7 @@ class Notes(NamedTuple):
         visits: (S,) int32 how often it came, where the law is estimated from that; else None.
         average: the weighted average of the rows, as a compensated sum.
         mass: the weight of the states seen so far; by visits, their share of all states.
+        left: how many states with a weight have not been seen; at 0 the mass is 1, whatever rounding made of its sum.
         age: how many samples ago the states seen so far were last seen, on average under the weights.
     """
 
@@ -40,6 +41,7 @@ class Notes(NamedTuple):
     visits: Any
     average: Any
     mass: Any
+    left: Any
     age: Any
 
 
@@ -90,6 +92,7 @@ class Memory:
             visits=seen if self.by_visits else None,
             average=tree.compensated(empty),
             mass=none,
+            left=jnp.asarray(self.num_states if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0), jnp.int32),
             age=none,
         )
 
@@ -99,7 +102,10 @@ class Memory:
                 "feedback.state is missing: this method remembers states; use feedback._replace(state=...)"
             )
         state, now = jnp.asarray(feedback.state, jnp.int32), t + 1
-        new, old, seen = _plane(feedback, x), _at(window.rows, state), _at(window.seen, state)
+        # A state that does not exist would be taken for another: a NaN shows, and run says where.
+        known = (state >= 0) & (state < window.seen.shape[0])
+        new = jnp.where(known, _plane(feedback, x), jnp.nan)
+        old, seen = _at(window.rows, state), _at(window.seen, state)
         waited, first = (now - seen).astype(new.dtype), seen == 0
         if self.by_visits:
             notes = self._by_visits(window, state, t, new, old, waited, first)
@@ -118,7 +124,7 @@ class Memory:
         # w (new - old), not w new - w old: with a fused multiply-add the latter would not cancel where new = old.
         average = tree.compensated_add(notes.average, weight * (new - old))
         age = jnp.maximum(notes.age + notes.mass - jnp.where(first, 0, weight * waited), 0)
-        return notes._replace(average=average, mass=notes.mass + jnp.where(first, weight, 0), age=age)
+        return _met(notes._replace(average=average, age=age), first, weight)
 
     def _by_visits(self, notes: Notes, state: Any, t: jax.Array, new: Any, old: Any, waited: Any, first: Any) -> Notes:
         """Weights are shares of the samples so far; what is unseen has, for all one knows, its share of the states."""
@@ -127,12 +133,12 @@ class Memory:
         times = count.astype(kind)
         term = ((times + 1) * (new - old) + (old - tree.add(*notes.average))) / (before + 1)
         aged = jnp.where(first, 0, times * waited)
-        return notes._replace(
+        notes = notes._replace(
             visits=_put(notes.visits, state, count + 1),
             average=tree.compensated_add(notes.average, term),
-            mass=notes.mass + jnp.where(first, jnp.asarray(1 / notes.seen.shape[0], kind), 0),
             age=jnp.maximum(notes.age + (before - aged - notes.age) / (before + 1), 0),
         )
+        return _met(notes, first, jnp.asarray(1 / notes.seen.shape[0], kind))
 
     def pending(self, window: Notes) -> Any:
         return 0
@@ -161,6 +167,12 @@ class Aging:
         time = t.astype(sizes.loss_grad.dtype)
         penalty = jnp.sqrt(time)
         return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(self.caution * sizes.age)))
+
+
+def _met(notes: Notes, first: Any, weight: Any) -> Notes:
+    """The notes once a state of this weight has been seen."""
+    left = notes.left - (first & (weight > 0)).astype(jnp.int32)
+    return notes._replace(left=left, mass=jnp.where(left == 0, 1, notes.mass + jnp.where(first, weight, 0)))
 
 
 def _at(array: Any, index: Any) -> Any:
