@@ -121,7 +121,7 @@ FINE = problem(lambda x, xi: jnp.stack([x[0] - 0.5 + xi[0] / 8]))
 CHAIN = ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]]), np.array([[1.0, -1.0], [-1.0, 1.0]]))
 
 
-@pytest.mark.parametrize("algorithm", [ed.edpp(4.0), ed.mdpp()], ids=["EDPP-t", "MDPP"])
+@pytest.mark.parametrize("algorithm", [ed.edpp(4.0), ed.edpp("auto"), ed.mdpp()], ids=lambda a: a.name)
 def test_queues_of_an_infeasible_problem_give_the_smallest_worst_violation(algorithm):
     result = ed.run(algorithm, CONFLICT, CHAIN, x0=np.zeros(2), num_samples=20_000, seeds=8, record=20)
     found = result.feasibility()
@@ -188,5 +188,7 @@ def test_what_cannot_be_judged_is_refused():
     with pytest.raises(ValueError, match="damped multipliers"):
         ed.run(ed.pd2(1.0), CONFLICT, CHAIN, **run).feasibility()
     copy = jax.tree.map(lambda leaf: leaf, result)
-    with pytest.raises(ValueError, match="does not know its run"):
+    with pytest.raises(ValueError, match=r"does not know its run.* call run outside"):
         copy.feasibility()
+    with pytest.raises(ValueError, match=r"ed\.certify\(problem, x, source\)"):
+        copy.certify(CONFLICT)

@@ -239,6 +239,46 @@ def test_a_wrong_step_crosses_the_lemmas():
     assert found.slack.bregman.min() < 0
 
 
+@pytest.mark.parametrize("algorithm", [ed.rdpp(), ed.wdpp()], ids=["RDPP", "WDPP"])
+def test_algorithms_beyond_the_paper_have_the_lemmas_and_no_theorem(algorithm):
+    result = ran(algorithm)
+    again = theory.along(
+        algorithm, CASE.problem, CASE.source, x0=CASE.x0, num_samples=300, seeds=4, record=result.samples
+    )
+    np.testing.assert_allclose(again.queue, np.linalg.norm(result.queue, axis=2), rtol=1e-9, atol=1e-12)
+    check = result.within_theory(CASE.bounds)
+    assert check, str(check)
+    assert {entry.statement for entry in check.entries} == {"appendix A"}
+    assert "no theorem for this algorithm" in check.left_out[0][1]
+    assert "theorem 5" not in str(check)
+
+
+def test_the_queue_lemma_counts_every_climb_of_a_proximity_that_falls():
+    """alpha is 10^4 for 40 rounds, then 1: x stays near 1 and Q grows to 40, which 2 R^2 alpha_t = 8 does not allow.
+
+    The loss is 0, g(x) = x on [-1, 1], R = 2, and the comparator is -1: the terms of the sum are 9 - 2 Q_s.
+    """
+
+    @tree.module()
+    class Falling:
+        def init(self, geometry, x, num_constraints):
+            return ()
+
+        def weights(self, state, t, sizes):
+            return state, ed.Weights(jnp.ones(()), jnp.where(t <= 40, 1e4, 1.0))
+
+    problem = ed.Problem(lambda x, xi: 0 * x[0] * xi, lambda x, xi: x[:1] * xi, ed.Ball(1.0))
+    algorithm = dataclasses.replace(ed.dpp(), schedule=Falling())
+    found = theory.along(
+        algorithm, problem, ed.IIDSource(np.ones(2)), x0=np.ones(1), num_samples=41, comparator=-np.ones(1)
+    )
+    queues = np.arange(41)  # up to 2%: x moves a little
+    inside = np.sum(9 - 2 * queues)
+    assert found.queue[0, 0] ** 2 > inside + 8  # so the lemma with alpha_t alone would be crossed
+    assert found.queue_bound[0, 0] ** 2 == pytest.approx(inside + 8 * 1e4, rel=0.01)
+    assert found.slack.queue.min() >= 0
+
+
 def test_appendix_a_is_about_drift_plus_penalty():
     with pytest.raises(ValueError, match="not drift-plus-penalty"):
         theory.along(ed.pd2(1.0), PROBLEM, SOURCE, x0=np.zeros(2), num_samples=10)
@@ -286,6 +326,16 @@ def test_adpp_and_mdpp_have_their_own_bounds():
     assert mdpp.left_out[0][0] == "theorem 5"
 
 
+@pytest.mark.parametrize("average", ["suffix", ("polynomial", 2)], ids=str)
+def test_theorem_2_is_about_the_uniform_average(average):
+    check = ran(ed.edpp(3.0), average=average).within_theory(CASE.bounds, replay=False)
+    assert check, str(check)
+    quantities = {entry.quantity for entry in check.entries}
+    assert "regret against x#" in quantities
+    assert not {"gap of x̄", "infeasibility of x̄"} & quantities
+    assert "uniform" in check.left_out[0][1]
+
+
 def test_what_does_not_apply_is_said():
     result, setting = ran(ed.adpp()), (CASE.problem, CASE.source, CASE.x0)
     pd2 = theory.within_theory(result, ed.pd2(7.0), *setting, bounds=CASE.bounds)
@@ -304,6 +354,8 @@ def test_replayed_paths_are_followed():
         drawn.within_theory(CASE.bounds).entries, replayed.within_theory(CASE.bounds).entries, strict=True
     ):
         np.testing.assert_allclose(one.value, other.value, rtol=1e-9, atol=1e-9)
+    one_path = ran(ed.edpp(3.0), paths=paths[0])  # the same for every seed
+    assert one_path.within_theory(CASE.bounds).entries[0].statement == "appendix A"
 
 
 def test_sources_without_a_mixing_time():

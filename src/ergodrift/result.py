@@ -9,12 +9,12 @@ import numpy as np
 
 from ergodrift import check, tree
 from ergodrift.algorithms import Algorithm
+from ergodrift.average import Average
 from ergodrift.feasibility import QueueEvidence, pressure, queue_evidence
 from ergodrift.problem import Problem
 from ergodrift.source import Source
 from ergodrift.theory import TheoryCheck, within_theory
 from ergodrift.trust.certify import FRESH, Certificate, certify, refuse_training
-from ergodrift.types import Weights
 
 
 class Setting(NamedTuple):
@@ -25,6 +25,7 @@ class Setting(NamedTuple):
     source: Source
     x0: Any
     levels: Any
+    average: Average
 
 
 @tree.module("name")
@@ -114,7 +115,10 @@ class Result:
         """What the run was asked to do; it is not part of the pytree, so copies and `vmap` do not keep it."""
         setting = self.__dict__.get("_setting")
         if setting is None:
-            raise ValueError("this result does not know its run: it was copied, or made inside vmap or jit")
+            raise ValueError(
+                "this result does not know its run: it was copied, or made inside vmap or jit; call run outside them "
+                "and ask what it returns, or, for a certificate, use ed.certify(problem, x, source) with fresh samples"
+            )
         return setting
 
     def feasibility(self) -> QueueEvidence:
@@ -123,7 +127,7 @@ class Result:
         For problems whose law is known, `feasibility(problem, source)` solves for the same and proves it.
         """
         asked = self.setting
-        if not isinstance(self.weights, Weights):
+        if not hasattr(self.weights, "penalty"):
             raise ValueError(
                 f"{self.name} has damped multipliers in place of queues; run edpp, mdpp or adpp to see them grow"
             )
@@ -153,4 +157,5 @@ class Result:
             bounds=bounds,
             levels=asked.levels,
             replay=replay,
+            average=asked.average,
         )

@@ -117,7 +117,7 @@ def run(
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
     result = Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
     if not tree.is_traced(records):
-        object.__setattr__(result, "_setting", Setting(algorithm, problem, source, x0, given))
+        object.__setattr__(result, "_setting", Setting(algorithm, problem, source, x0, given, weighing))
     return result
 
 

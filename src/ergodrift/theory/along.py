@@ -1,4 +1,9 @@
-"""The lemmas of appendix A along a run: they hold on every path, for every schedule and estimator."""
+"""The lemmas of appendix A along a run: they hold on every path, for every schedule and estimator.
+
+Appendix A takes V_t, alpha_t and alpha_t / V_t that never decrease. RDPP's `Aging` does not give such weights: alpha_t
+falls when an old state is seen again. Of the lemmas here the queue's alone uses them, and it is stated for any alpha_t;
+the regret of appendix A is not shown for such weights.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,8 @@ class Slack(NamedTuple):
             is V_t df_t + sum_i Q_ti dg_ti.
         step: ||x_{t+1} - x_t|| <= (V_t F_t + sum_i Q_ti G_ti) / (2 alpha_t).
         queue: ||Q_{t+1}||^2 <= sum over s <= t of (sum_i (H_si + G_si R)^2 + 2 V_s R F_s
-            + 2 Q_s.(g_s + J_s (x - x_s))) + 2 R^2 alpha_t.
+            + 2 Q_s.(g_s + J_s (x - x_s))) + 2 R^2 A_t, where A_t = alpha_1 + sum over 1 < s <= t of
+            (alpha_s - alpha_{s-1})_+ is alpha_t itself where alpha never decreases.
         violation: sum over s <= t of g_si <= Q_{t+1,i}
             + sum over s <= t of G_si (V_s F_s + sum_j Q_sj G_sj) / (2 alpha_s).
     """
@@ -52,7 +58,8 @@ class Pathwise(NamedTuple):
         slack: the smallest relative slack of each lemma, one entry a seed.
         queue: ||Q_{t+1}||, (seeds, records).
         queue_bound: the bound of the queue lemma on it.
-        violation: the sum of g_t(x_t), (seeds, records, n); of the estimates, where rounds use several samples.
+        violation: the sum of g_t(x_t), (seeds, records, n); of the estimates, where rounds use several samples
+            or a memory.
         violation_bound: the bound of the violation lemma on it.
     """
 
@@ -67,7 +74,8 @@ class _Sums(NamedTuple):
     slack: Slack
     inside: Any  # of the queue lemma, its terms added up with their signs
     terms: Any  # and with their sizes
-    proximity: Any
+    proximity: Any  # alpha of the last round
+    climbed: Any  # alpha_1 and all its increases since: sum a_t (D_t - D_{t+1}) <= R^2 times this, for 0 <= D <= R^2
     violation: Any
     allowance: Any
 
@@ -90,7 +98,7 @@ def along(
     The lemmas use the sizes (F_t, G_t, H_t) of the rounds themselves and R alone: no constant has to be known.
 
     Args:
-        algorithm: any drift-plus-penalty algorithm: edpp, dpp, mdpp or adpp.
+        algorithm: any drift-plus-penalty algorithm: edpp, dpp, mdpp, adpp, rdpp or wdpp.
         problem: loss, constraints and domain, which must have a finite diameter.
         source: where samples come from.
         x0: x_1.
@@ -98,7 +106,7 @@ def along(
         seeds: a count or a list of integers, as for `run`.
         comparator: the x of the Bregman and queue lemmas, any point of X; x0 unless given.
         record: sample counts to report queue and violation at; the last alone unless given.
-        paths: (seeds, num_samples) indices to replay, as for `run`.
+        paths: (seeds, num_samples) indices to replay, or one row for all seeds, as for `run`.
         levels: (seeds, rounds) MLMC levels to replay.
     """
     if algorithm.rule is not DriftPlusPenalty:
@@ -111,9 +119,10 @@ def along(
             raise ValueError(f"{type(problem.geometry).__name__} has no finite diameter R, which appendix A needs")
         keys = seed_keys(seeds)
         num_rounds = None if levels is None else np.shape(levels)[-1]
-        estimator = algorithm.estimator.for_run(num_samples, num_rounds)
+        estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.state_law)
         method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
         paths = source.paths(seeds, num_samples) if paths is None else paths
+        paths = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(keys), np.shape(leaf)[-1])), paths)
         levels = level_keys(keys) if levels is None else jnp.broadcast_to(levels, (len(keys), num_rounds))
         grid = jnp.asarray([num_samples] if record is None else record, jnp.int32)
         count = problem.check(x0, wide(source.example))
@@ -130,19 +139,22 @@ def _follow(
     def one(path: Any, levels: Any) -> Pathwise:
         state = method.init(x0, count, levels)
         zero, none = jnp.zeros(()), jnp.zeros(count)
-        sums = _Sums(Slack(*[jnp.asarray(jnp.inf)] * len(LEMMAS)), zero, zero, zero, none, none)
+        sums = _Sums(Slack(*[jnp.asarray(jnp.inf)] * len(LEMMAS)), zero, zero, zero, zero, none, none)
 
         def sample(position: Any, carry: Any) -> Any:
             state, sums = carry
-            xi = stream.xi(jax.tree.map(lambda leaf: leaf[position], path))
-            after, info = method.step(state, problem.feedback(state.x, xi))
+            index = jax.tree.map(lambda leaf: leaf[position], path)
+            feedback = problem.feedback(state.x, stream.xi(index))
+            if method.estimator.needs_state:
+                feedback = feedback._replace(state=index)
+            after, info = method.step(state, feedback)
             held = _hold(method, state, after, info, x, radius, sums)
             return after, tree.select(info.updated, held, sums)
 
         def until(carry: Any, stop: Any) -> Any:
             begin, state, sums = carry
             state, sums = jax.lax.fori_loop(begin, stop, sample, (state, sums))
-            bound = jnp.sqrt(jnp.maximum(sums.inside + 2 * radius**2 * sums.proximity, 0))
+            bound = jnp.sqrt(jnp.maximum(sums.inside + 2 * radius**2 * sums.climbed, 0))
             seen = (jnp.linalg.norm(state.queue), bound, sums.violation, state.queue + sums.allowance)
             return (stop, state, sums), seen
 
@@ -183,7 +195,8 @@ def _hold(method: Method, before: State, after: State, info: Info, x: Any, radiu
     parts = jnp.stack([reach, 2 * V * radius * sizes.loss_grad,
                        2 * Q @ (feedback.constraints + tree.pushforward(feedback.constraint_jac, away))])  # fmt: skip
     inside, terms = sums.inside + jnp.sum(parts), sums.terms + jnp.sum(jnp.abs(parts))
-    last = 2 * radius**2 * alpha
+    climbed = sums.climbed + jnp.maximum(alpha - sums.proximity, 0)
+    last = 2 * radius**2 * climbed
     room = inside + last - jnp.sum(after.queue**2)
     queue = room / jnp.maximum(terms + last + jnp.sum(after.queue**2), jnp.finfo(float).tiny)
 
@@ -193,7 +206,7 @@ def _hold(method: Method, before: State, after: State, info: Info, x: Any, radiu
     size = after.queue + allowance + jnp.abs(violation) + jnp.finfo(float).tiny
     found = Slack(drift, bregman, step, queue, jnp.min(over / size))
     slack = Slack(*(jnp.minimum(old, new) for old, new in zip(sums.slack, found, strict=True)))
-    return _Sums(slack, inside, terms, alpha, violation, allowance)
+    return _Sums(slack, inside, terms, alpha, climbed, violation, allowance)
 
 
 def _relative(smaller: list[Any], larger: list[Any], size: Any = 0.0) -> Any:

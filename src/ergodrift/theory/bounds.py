@@ -135,7 +135,7 @@ def expected(
     >>> size = Constants(1.0, np.ones(1), np.ones(1), 2.0, True)
     >>> bound = expected(size, ergodic(tau_mix=1.0), T=10_000)
     >>> round(float(bound.regret[-1]) / 100, 2), round(float(bound.gap[-1]), 3)  # in units of sqrt T; of one
-    (13.5, 0.135)
+    (13.43, 0.134)
     """
     T, tau = check.integer("T", T, at_least=1), check.integer("tau", tau, at_least=1)
     distance = check.number("distance", distance, at_least=0, at_most=1)

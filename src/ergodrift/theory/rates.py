@@ -16,7 +16,7 @@ class Rate:
     """sum over terms (a, b) of tau_mix^a T^b, up to a constant and powers of log T.
 
     >>> rate = theorem3()["gap"]
-    >>> rate.leading, float(rate(T=100, tau_mix=4))
+    >>> rate.leading, round(float(rate(T=100, tau_mix=4)), 6)
     ((0.5, -0.5), 0.24)
 
     Attributes:

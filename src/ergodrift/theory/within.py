@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from ergodrift.algorithms import Algorithm
-from ergodrift.estimator import SingleSample
+from ergodrift.average import Average
+from ergodrift.estimator import MultiLevel, SingleSample
 from ergodrift.expectation import expectations
 from ergodrift.feasibility import feasibility
 from ergodrift.method import DriftPlusPenalty
@@ -101,6 +102,7 @@ class TheoryCheck:
 def within_theory(
     result: Any, algorithm: Algorithm, problem: Problem, source: Source, x0: Any, *, bounds: Any = None,
     levels: Any = None, replay: bool = True, reference: Reference | None = None, margin: float | None = None,
+    average: Average | None = None,
 ) -> TheoryCheck:  # fmt: skip
     """Hold the records of a run against every bound that its algorithm has.
 
@@ -109,7 +111,8 @@ def within_theory(
       Slater's condition holds; on expectations, so the mean over seeds is judged, with its standard error;
     - ADPP: appendix C, on every path, where some point meets the constraints of every sample;
     - MDPP: appendix A alone. Theorem 5 has no constants to check: its proof bounds a_t by a constant, which the
-      estimates exceed.
+      estimates exceed;
+    - RDPP and WDPP: appendix A alone. No theorem is about them.
 
     Args:
         result: of `run`, or anything with its records.
@@ -122,6 +125,8 @@ def within_theory(
         replay: whether to go through the run again for the lemmas of appendix A.
         reference: the optimum; solved for unless given.
         margin: Slater's epsilon, 0 where there is none; solved for unless given.
+        average: how the run weighed the points in x̄; as the algorithm recommends unless given. Theorems 2 and 3 are
+            about the uniform average alone.
     """
     entries: list[Entry] = []
     left_out: list[tuple[str, str]] = []
@@ -135,10 +140,13 @@ def within_theory(
     if replay:
         entries += _lemmas(records, algorithm, problem, source, x0, levels)
     plan = _plan(algorithm)
-    if not isinstance(algorithm.estimator, SingleSample):
+    if isinstance(algorithm.estimator, MultiLevel):
         left_out.append(("theorem 5", "its constants are not proven for estimates, which no constant bounds"))
+    elif not isinstance(algorithm.estimator, SingleSample):
+        left_out.append(("theorems", f"there is no theorem for this algorithm, {algorithm.name}"))
     elif plan is not None:
-        _theorems(records, plan, problem, source, x0, size, reference, margin, entries, left_out)
+        average = Average.of(algorithm.average) if average is None else average
+        _theorems(records, plan, problem, source, x0, size, reference, margin, average, entries, left_out)
     else:
         _appendix_c(records, algorithm.schedule, problem, source, x0, size, entries, left_out)
     return TheoryCheck(tuple(entries), tuple(left_out), records.samples, size.certified)
@@ -223,7 +231,8 @@ def _lemmas(
 
 def _theorems(
     records: _Records, plan: Plan, problem: Problem, source: Source, x0: Any, size: Constants,
-    reference: Reference | None, margin: float | None, entries: list[Entry], left_out: list[tuple[str, str]],
+    reference: Reference | None, margin: float | None, average: Average, entries: list[Entry],
+    left_out: list[tuple[str, str]],
 ) -> None:  # fmt: skip
     T = int(records.samples[-1])
     try:
@@ -248,6 +257,11 @@ def _theorems(
     entries.append(
         records.expectation("violation", "theorems 1 and 3", records(result.constraint_sum), bound.violation[at])
     )
+    if average.degree or average.suffix:
+        kind = "a suffix average" if average.suffix else f"weighed by t^{average.degree}"
+        reason = f"x̄ is {kind}, and they are about the uniform average; run with average='uniform'"
+        left_out.append(("gap and infeasibility of x̄ (theorems 2 and 3)", reason))
+        return
     means = jax.tree.map(lambda leaf: np.asarray(leaf)[:, records.kept], result.x_mean)
     losses, over = expectations(problem, source, means, axes=2)
     entries.append(records.expectation("gap of x̄", "theorems 2 and 3", losses - reference.value, bound.gap[at]))
