@@ -10,6 +10,7 @@ import scipy.stats
 import ergodrift as ed
 from ergodrift.experiments.coverage import families, study_intervals, tables
 from ergodrift.trust import intervals
+from ergodrift.trust.certify import refuse_training
 from test_autocorrelation import ar1
 
 CHAIN = ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]])
@@ -169,6 +170,18 @@ def test_a_result_is_not_certified_on_the_series_it_was_fitted_on():
         with pytest.raises(ValueError, match="samples that the point was fitted on"):
             result.certify(PROBLEM, given)
     assert result.certify(PROBLEM, ed.SeriesSource(y[2000:])).num_samples == 2000
+
+
+def test_a_correct_split_of_slow_discrete_data_is_not_an_overlap():
+    y = np.repeat([0.0, 1.0, 0.0, 1.0], [700, 500, 650, 350])
+    trained = ed.SeriesSource(y[:1000])  # 200 ones before the cut and 200 after it
+    refuse_training(trained, ed.SeriesSource(y[1000:]))
+    for given in (y, y[:1000].copy(), y[300:900]):
+        with pytest.raises(ValueError, match="samples that the point was fitted on"):
+            refuse_training(trained, ed.SeriesSource(given))
+    varied = ar1(0.8, 100)
+    with pytest.raises(ValueError, match="samples that the point was fitted on"):
+        refuse_training(ed.SeriesSource(varied[:60]), ed.SeriesSource(varied[40:]))
 
 
 @pytest.mark.parametrize(

@@ -297,13 +297,19 @@ def _rows(data: Any) -> np.ndarray:
 
 
 def _overlap(a: np.ndarray, b: np.ndarray, least: int = 20) -> bool:
-    """Whether the end of one is the beginning of the other, or one lies within the other, by `least` rows or more."""
+    """Whether the end of one is the beginning of the other, or one lies within the other, by `least` rows or more.
+
+    An end on a beginning must hold `least` different rows: a slow series of few values repeats itself at any cut.
+    """
     if a.shape[1] != b.shape[1]:
         return False
     for long, short in [(a, b), (b, a)]:
         for start in np.flatnonzero((long == short[0]).all(axis=1)):
             length = min(len(long) - start, len(short))
-            if length >= min(least, len(short)) and np.array_equal(long[start : start + length], short[:length]):
+            part = short[:length]
+            if length < min(least, len(short)) or not np.array_equal(long[start : start + length], part):
+                continue
+            if length == len(short) or len(np.unique(part, axis=0)) >= least:
                 return True
     return False
 
