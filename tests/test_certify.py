@@ -10,7 +10,7 @@ import scipy.stats
 import ergodrift as ed
 from ergodrift.experiments.coverage import families, study_intervals, tables
 from ergodrift.trust import intervals
-from ergodrift.trust.certify import refuse_training
+from ergodrift.trust.certify import FRESH, held_out, refuse_training
 from test_autocorrelation import ar1
 
 CHAIN = ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]])
@@ -217,17 +217,13 @@ def test_samples_that_would_decide_do_not_depend_on_the_cut_to_bounds(method):
     short = ed.certify(ONE, np.array([0.5]), SOURCE, method=method, num_samples=200)
     assert short.verdict == ["undecided"]
     assert short.lower[0] == -0.5  # cut
-    low, _ = getattr(intervals, method)(
-        *(np.asarray(short.estimate)[None].repeat(200, axis=0), 0.05, CHAIN.mixing_time()),
-        *(np.full(1, -0.5), np.full(1, 1.5)),
-        **({"planned": 10_000} if method == "anytime" else {}),
-        clip=False,
-    )
-    least = 200 * ((short.estimate[0] - low[0]) / short.estimate[0]) ** 2 - 200
-    # Bernstein's bound looks at the spread too, anytime at the path so far: both are at least this for a path at rest.
-    if method == "hoeffding":
-        assert short.more_samples[0] == pytest.approx(least, abs=1)
-    assert short.more_samples[0] > 200 * ((short.estimate[0] + 0.5) / short.estimate[0]) ** 2
+    values = held_out(ONE, np.array([0.5]), SOURCE, 200, FRESH)[1]
+    tuned = {"planned": 10_000} if method == "anytime" else {}
+    ends = np.full(1, -0.5), np.full(1, 1.5)
+    low, _ = getattr(intervals, method)(values, 0.05, CHAIN.mixing_time(), *ends, **tuned, clip=False)
+    middle = values.mean()
+    assert low[0] < -0.5
+    assert short.more_samples[0] == pytest.approx(200 * ((middle - low[0]) / middle) ** 2 - 200, abs=1)
 
 
 def test_a_result_is_certified_on_fresh_samples_only():
