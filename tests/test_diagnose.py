@@ -98,9 +98,9 @@ def test_samples_of_several_parts_are_read_part_by_part():
 
 @pytest.mark.parametrize("given", [None, 3.0, "data", {}, {"a": 1.0}, [{"a": 1.0}] * 50])
 def test_what_is_no_series_is_refused_by_name(given):
-    for more in ((), (PROBLEM, np.zeros(1))):
+    for problem, x in ((None, None), (PROBLEM, np.zeros(1))):
         with pytest.raises(TypeError, match=r"source_or_series must be a Source.*SeriesSource\(data\)"):
-            ed.diagnose(given, *more)
+            ed.diagnose(given, problem, x)
 
 
 def test_the_call_that_is_recommended_is_python():
