@@ -10,6 +10,7 @@ import scipy.stats
 import ergodrift as ed
 from ergodrift.experiments.coverage import families, study_intervals, tables
 from ergodrift.trust import intervals
+from ergodrift.trust.certify import FRESH, held_out, refuse_training
 from test_autocorrelation import ar1
 
 CHAIN = ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]])
@@ -141,11 +142,88 @@ def test_the_monitor_agrees_with_certify_and_never_takes_back():
     monitor = ed.Monitor(one, np.array([-0.3]), tau_mix=tau, bounds=bounds, planned=20_000)
     found = [monitor.update(part) for part in np.split(values, 10)]
     series = ed.SeriesSource(values)
-    whole = ed.certify(one, np.array([-0.3]), series, method="anytime", tau_mix=tau, bounds=bounds)
+    whole = ed.certify(one, np.array([-0.3]), series, method="anytime", tau_mix=tau, bounds=bounds, planned=20_000)
     np.testing.assert_allclose([found[-1].lower, found[-1].upper], [whole.lower, whole.upper])
     assert all(b.upper[0] <= a.upper[0] and b.lower[0] >= a.lower[0] for a, b in itertools.pairwise(found))
     assert found[0].verdict == ["undecided"]
     assert found[-1].verdict == ["satisfied"]
+
+
+ONE = ed.Problem(PROBLEM.loss, lambda x, xi: x + xi, ed.Ball(2.0))
+
+
+@pytest.mark.parametrize("known", [{"tau_mix": 2, "bounds": (-2, 2)}, {}], ids=["bounds", "no bounds"])
+def test_anytime_certificates_asked_for_again_are_nested(known):
+    y = np.clip(ar1(0.0, 6000), -1, 1)
+    found = [
+        ed.certify(ONE, np.zeros(1), ed.SeriesSource(y[:n]), method="anytime", planned=3000, **known)
+        for n in (1200, 1500, 6000)
+    ]
+    monitor = ed.Monitor(ONE, np.zeros(1), planned=3000, **known)
+    assert monitor.update(y[:1200]).upper == found[0].upper
+    # One boundary for all lengths: at 1,200 samples it is the same whatever comes after.
+    again = ed.certify(ONE, np.zeros(1), ed.SeriesSource(y), method="anytime", num_samples=1200, planned=3000, **known)
+    assert again.upper == found[0].upper
+    if known:
+        assert all(b.upper[0] <= a.upper[0] and b.lower[0] >= a.lower[0] for a, b in itertools.pairwise(found))
+        # An interval tuned to the length seen would differ from the one that is tuned beforehand.
+        tuned = intervals.anytime(y, 0.05, 2, np.full(1, -2.0), np.full(1, 2.0), 6000)
+        assert tuned[1][0] != found[-1].upper[0]
+
+
+@pytest.mark.parametrize("method", ["batch", "hoeffding"])
+def test_a_loss_that_the_path_says_nothing_about_has_no_ends(method):
+    step = ed.Problem(lambda x, xi: jnp.sum(jnp.where(xi > 10, 1.0, 0.0 * x)), ONE.constraints, ed.Ball(2.0))
+    y = np.clip(ar1(0.0, 500), -3, 3)
+    found = ed.certify(step, np.array([-1.0]), ed.SeriesSource(y), method=method, tau_mix=1, bounds=(-4, 2))
+    assert (found.loss_lower, found.loss_upper, found.loss_estimate) == (-np.inf, np.inf, 0.0)
+    assert np.isfinite([found.lower, found.upper]).all()
+    # Every state of the source has this loss: it is known.
+    known = ed.certify(step, np.array([-1.0]), SOURCE, method=method, num_samples=500)
+    assert (known.loss_lower, known.loss_upper) == (0.0, 0.0)
+
+
+def test_a_short_path_has_a_hoeffding_interval_and_no_loss():
+    found = ed.certify(ONE, np.array([0.1]), SOURCE, method="hoeffding", num_samples=10)
+    assert found.verdict == ["undecided"]
+    assert (found.loss_lower, found.loss_upper) == (-np.inf, np.inf)
+
+
+def test_long_paths_that_stay_correlated_are_refused_too():
+    walk = np.cumsum(np.random.default_rng(0).normal(size=(40_000, 1)), axis=0)
+    with pytest.raises(ValueError, match="too short to certify anything: 40000 samples that stay correlated"):
+        ed.certify(PROBLEM, np.array([0.1]), ed.SeriesSource(walk))
+    with pytest.raises(ValueError, match="500 samples of mixing time 34"):
+        ed.certify(ONE, np.array([0.1]), ed.SeriesSource(ar1(0.0, 500)), tau_mix=34)
+    assert ed.certify(ONE, np.array([0.1]), ed.SeriesSource(ar1(0.0, 40_000))).num_samples == 40_000
+
+
+def test_a_given_start_widens_hoeffding_and_stops_bernstein():
+    tau, n, x = CHAIN.mixing_time(), 4000, np.array([0.1])
+    started = ed.MarkovSource(CHAIN, np.asarray(SOURCE.data), start=0)
+    found = ed.certify(ONE, x, started, method="hoeffding", num_samples=n)
+    reach = 2 * np.sqrt(9 * tau * np.log(40) / (2 * n)) + 2 * tau * 2 / n
+    np.testing.assert_allclose(found.upper - found.estimate, reach)
+    plain = ed.certify(ONE, x, SOURCE, method="hoeffding", num_samples=n)
+    np.testing.assert_allclose(plain.upper - plain.estimate, reach - 4 * tau / n)
+    assert "every n, if tau_mix is right" in str(plain)
+    with pytest.raises(ValueError, match="has start=0: use method='anytime'"):
+        ed.certify(ONE, x, started, method="bernstein", num_samples=n)
+    assert ed.certify(ONE, x, started, method="anytime", num_samples=n).guarantee == "every n"
+
+
+@pytest.mark.parametrize("method", ["hoeffding", "bernstein", "anytime"])
+def test_samples_that_would_decide_do_not_depend_on_the_cut_to_bounds(method):
+    short = ed.certify(ONE, np.array([0.5]), SOURCE, method=method, num_samples=200)
+    assert short.verdict == ["undecided"]
+    assert short.lower[0] == -0.5  # cut
+    values = held_out(ONE, np.array([0.5]), SOURCE, 200, FRESH)[1]
+    tuned = {"planned": 10_000} if method == "anytime" else {}
+    ends = np.full(1, -0.5), np.full(1, 1.5)
+    low, _ = getattr(intervals, method)(values, 0.05, CHAIN.mixing_time(), *ends, **tuned, clip=False)
+    middle = values.mean()
+    assert low[0] < -0.5
+    assert short.more_samples[0] == pytest.approx(200 * ((middle - low[0]) / middle) ** 2 - 200, abs=1)
 
 
 def test_a_result_is_certified_on_fresh_samples_only():
@@ -171,6 +249,18 @@ def test_a_result_is_not_certified_on_the_series_it_was_fitted_on():
     assert result.certify(PROBLEM, ed.SeriesSource(y[2000:])).num_samples == 2000
 
 
+def test_a_correct_split_of_slow_discrete_data_is_not_an_overlap():
+    y = np.repeat([0.0, 1.0, 0.0, 1.0], [700, 500, 650, 350])
+    trained = ed.SeriesSource(y[:1000])  # 200 ones before the cut and 200 after it
+    refuse_training(trained, ed.SeriesSource(y[1000:]))
+    for given in (y, y[:1000].copy(), y[300:900]):
+        with pytest.raises(ValueError, match="samples that the point was fitted on"):
+            refuse_training(trained, ed.SeriesSource(given))
+    varied = ar1(0.8, 100)
+    with pytest.raises(ValueError, match="samples that the point was fitted on"):
+        refuse_training(ed.SeriesSource(varied[:60]), ed.SeriesSource(varied[40:]))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -180,7 +270,15 @@ def test_a_result_is_not_certified_on_the_series_it_was_fitted_on():
         ({"num_samples": None}, "num_samples must be given"),
         ({"num_samples": 10}, "10 samples, too few to say anything"),
         ({"bounds": (1.0, -1.0)}, "low < high"),
-        ({"bounds": (0.0, 0.1), "method": "hoeffding"}, "bounds do not hold"),
+        (
+            {"bounds": (0.0, 0.1), "method": "hoeffding"},
+            r"bounds do not hold: got low = \[0. 0.\], high = \[0.1 0.1\], but .* or leave them out",
+        ),
+        (
+            {"bounds": ([-3.0] * 3, 3.0)},
+            r"bounds must be \(low, high\), each a number or 2 numbers.*low of shape \(3,\)",
+        ),
+        ({"planned": 0}, "planned must be"),
     ],
 )
 def test_wrong_arguments_are_refused(options, message):
@@ -192,7 +290,7 @@ def test_series_that_say_nothing_are_refused():
     x = np.array([0.1])
     with pytest.raises(ValueError, match="constant"):
         ed.certify(PROBLEM, x, ed.SeriesSource(np.ones((100, 1))))
-    with pytest.raises(ValueError, match="needs tau_mix and bounds"):
+    with pytest.raises(ValueError, match=r"needs tau_mix and bounds: .* which is an estimate"):
         ed.certify(PROBLEM, x, ed.SeriesSource(ar1(0.5, 100)), method="hoeffding")
     with pytest.raises(ValueError, match=r"too short to certify anything: 200 samples .* take at least"):
         ed.certify(PROBLEM, x, ed.SeriesSource(np.cumsum(ar1(0.99, 200), axis=0)))

@@ -1,5 +1,7 @@
 """Diagnosis: chains from one path, series, streams, what is said and what is refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,6 +82,31 @@ def test_series_come_in_several_forms(kind):
     assert found.num_samples == 5000
     assert found.tau_mix_interval[0] <= 10 <= found.tau_mix_interval[1]
     assert found.warnings == []
+
+
+def test_samples_of_several_parts_are_read_part_by_part():
+    a, b = ar1(0.9, 3000, columns=2).T
+    whole = ed.diagnose(ed.SeriesSource({"a": a, "b": b}))
+    assert [q.name for q in whole.quantities] == ["['a']", "['b']"]
+    stream = ({"a": first, "b": second} for first, second in zip(a, b, strict=True))
+    for given in ({"a": a, "b": b}, stream):
+        found = ed.diagnose(given)
+        assert (found.num_samples, found.tau_mix) == (3000, whole.tau_mix)
+    assert ed.diagnose(list(a)).tau_mix == ed.diagnose(a).tau_mix
+    assert ed.diagnose({"a": a}).tau_mix == ed.diagnose(a).tau_mix
+
+
+@pytest.mark.parametrize("given", [None, 3.0, "data", {}, {"a": 1.0}, [{"a": 1.0}] * 50])
+def test_what_is_no_series_is_refused_by_name(given):
+    for problem, x in ((None, None), (PROBLEM, np.zeros(1))):
+        with pytest.raises(TypeError, match=r"source_or_series must be a Source.*SeriesSource\(data\)"):
+            ed.diagnose(given, problem, x)
+
+
+def test_the_call_that_is_recommended_is_python():
+    found = dataclasses.replace(ed.diagnose(SOURCE, num_samples=2000), tau_mix=4989.2)
+    assert found.summary.endswith("use ed.edpp(tau_mix=4989)")
+    assert "tau_mix ≈ 4,989 [" in found.summary
 
 
 def test_a_recorded_series_with_a_problem_and_independent_draws():

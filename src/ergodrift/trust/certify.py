@@ -11,14 +11,15 @@ import numpy as np
 
 from ergodrift import check
 from ergodrift.problem import Problem
-from ergodrift.source import MarkovSource, SeriesSource, Source
+from ergodrift.source import MarkovSource, SeriesSource, Source, Zip
 from ergodrift.trust import intervals
 from ergodrift.trust.along import path_values
 from ergodrift.trust.autocorrelation import checked_series
 
 METHODS = ("batch", "overlapping", "bootstrap", "hoeffding", "bernstein", "anytime")
 FRESH = 2**32 - 1  # the seed of a held-out path unless another is given: far from the 0, 1, 2, ... of runs
-NEEDED = 15  # relaxation times below which a held-out path is refused
+NEEDED = 15  # relaxation or mixing times below which a held-out path is refused
+PLANNED = 10_000  # where an anytime interval is tightest; never the length seen so far, which changes as samples arrive
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,10 +32,11 @@ class Certificate:
         upper: (n,) upper ends.
         verdict: for each constraint "satisfied" (upper <= 0), "violated" (lower > 0) or "undecided".
         more_samples: for each constraint, about how many more samples would decide it: 0 where it is decided.
-        loss_estimate, loss_lower, loss_upper: the same for the loss, an interval of its own.
+        loss_estimate, loss_lower, loss_upper: the same for the loss, an interval of its own; without ends where the
+            path says too little about the loss.
         confidence: as asked for.
         method: which intervals.
-        guarantee: "every n" or "as n grows".
+        guarantee: "every n" (if tau_mix is right) or "as n grows".
         num_samples: how long the path was.
     """
 
@@ -57,7 +59,7 @@ class Certificate:
         return all(verdict == "satisfied" for verdict in self.verdict)
 
     def __str__(self) -> str:
-        holds = "holds for every n" if self.guarantee == "every n" else "holds as n grows"
+        holds = "every n, if tau_mix is right" if self.guarantee == "every n" else "holds as n grows"
         lines = [
             f"{self.confidence:.0%} certificate from {self.num_samples:,} samples ({self.method}; {holds})",
             f"{'':14}{'estimate':>12}{'lower':>12}{'upper':>12}   verdict",
@@ -83,6 +85,7 @@ def certify(
     seed: int = FRESH,
     tau_mix: float | None = None,
     bounds: Any = None,
+    planned: int = PLANNED,
 ) -> Certificate:
     """Whether E[g_i(x, xi)] <= 0 under the stationary law, from one held-out dependent path.
 
@@ -92,13 +95,16 @@ def certify(
         source: where the held-out samples come from.
         confidence: with which all intervals of constraints hold together (Bonferroni); likewise the loss, by itself.
         method: "batch" or "overlapping" batch means, "bootstrap" (stationary, studentised): valid as n grows;
-            "hoeffding", "bernstein": for every n, given the mixing time and bounds (Paulin 2015); "anytime": may be
-            watched while samples arrive, for every n where mixing time and bounds are known, else as n grows.
+            "hoeffding", "bernstein": for every n, given the mixing time and bounds (Paulin 2015), the second from a
+            stationary start only; "anytime": may be watched while samples arrive, for every n where mixing time and
+            bounds are known, else as n grows.
         num_samples: length of the path; all of a series unless given.
         seed: of the path.
         tau_mix: the mixing time; that of the chain of a `MarkovSource` unless given, 1 for independent samples.
         bounds: (low, high) between which constraints lie, numbers or one entry a constraint. Known from the data of a
             chain or of independent samples; must be given for a recorded series.
+        planned: of "anytime": the number of samples at which it should be tightest. To be fixed beforehand, and the
+            same each time where the certificate is asked for again as samples arrive.
 
     >>> import ergodrift as ed
     >>> chain = ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]])
@@ -108,8 +114,18 @@ def certify(
     ['satisfied']
     """
     confidence, tau_mix = _checked(confidence, method, tau_mix)
-    losses, constraints, reach = held_out(problem, x, source, num_samples, seed)
-    return judge(losses, constraints, confidence, method, _known_tau(source, tau_mix), _ranges(reach, bounds))
+    planned = check.integer("planned", planned, at_least=1)
+    started = _started(source)
+    if started and method == "bernstein":
+        raise ValueError(
+            "method='bernstein' needs a path that starts in the stationary law, this source has start="
+            f"{started.first}: use method='anytime', which holds from any start, or leave start out"
+        )
+    losses, constraints, reach, still = held_out(problem, x, source, num_samples, seed)
+    ranges = _ranges(reach, bounds, constraints.shape[1])
+    known = _known_tau(source, tau_mix)
+    given = started is not None
+    return judge(losses, constraints, confidence, method, known, ranges, planned, still=still, fixed_start=given)
 
 
 class Monitor:
@@ -140,7 +156,7 @@ class Monitor:
         *,
         tau_mix: float | None = None,
         bounds: Any = None,
-        planned: int = 10_000,
+        planned: int = PLANNED,
     ) -> None:
         self.problem, self.x = problem, x
         self.confidence, self.tau_mix = _checked(confidence, "anytime", tau_mix)
@@ -151,27 +167,28 @@ class Monitor:
 
     def update(self, samples: Any) -> Certificate:
         """Take in more samples (a leading axis of time) and say where things stand."""
-        losses, constraints, _ = held_out(self.problem, self.x, SeriesSource(samples), None, FRESH)
+        losses, constraints, _, _ = held_out(self.problem, self.x, SeriesSource(samples), None, FRESH)
         self._values.append((losses, constraints))
         losses, constraints = (np.concatenate(parts) for parts in zip(*self._values, strict=True))
         self._values = [(losses, constraints)]
-        ranges = None if self.bounds is None else _ranges(None, self.bounds)
+        ranges = _ranges(None, self.bounds, constraints.shape[1])
         found = judge(losses, constraints, self.confidence, "anytime", self.tau_mix, ranges, self.planned)
         if self._best is not None:  # an end once given is never taken back
             low, high = np.maximum(found.lower, self._best[0]), np.minimum(found.upper, self._best[1])
-            found = _certificate(
-                *(found.estimate, low, high),
-                *(found.loss_estimate, found.loss_lower, found.loss_upper),
-                *(self.confidence, "anytime", found.guarantee, len(losses)),
-            )
+            verdict = _verdicts(low, high)
+            more = [
+                0 if said != "undecided" else wanted for said, wanted in zip(verdict, found.more_samples, strict=True)
+            ]
+            found = dataclasses.replace(found, lower=low, upper=high, verdict=verdict, more_samples=more)
         self._best = found.lower, found.upper
         return found
 
 
 def held_out(
     problem: Problem, x: Any, source: Source, num_samples: int | None, seed: int
-) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
-    """Losses (n,) and constraints (n, m) along a path, and the range that constraints can have, where it is known."""
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None, bool]:
+    """Losses (n,) and constraints (n, m) along a path, the range that constraints can have, where it is known, and
+    whether the loss is known to be the same for every sample there can be."""
     if not isinstance(source, Source):
         raise TypeError(f"source must be a Source such as SeriesSource(data), got {type(source).__name__}")
     problem.check(jax.tree.map(jnp.asarray, x), source.example)
@@ -183,10 +200,10 @@ def held_out(
     check.finite("loss along the path", losses)
     check.finite("constraints along the path", constraints)
     if isinstance(source, SeriesSource) or source.length is not None:
-        return losses, constraints, None
+        return losses, constraints, None, False
     every = tuple(np.arange(len(law.weights)) for law in (source.loss_law, source.constraint_law))
-    _, possible = path_values(problem, source, x, every if isinstance(path, tuple) else every[1])
-    return losses, constraints, (possible.min(axis=0), possible.max(axis=0))
+    each, possible = path_values(problem, source, x, every if isinstance(path, tuple) else every[1])
+    return losses, constraints, (possible.min(axis=0), possible.max(axis=0)), bool(np.ptp(each) == 0)
 
 
 def judge(
@@ -196,86 +213,105 @@ def judge(
     method: str,
     tau_mix: float | None = None,
     ranges: tuple[np.ndarray, np.ndarray] | None = None,
-    planned: int | None = None,
+    planned: int = PLANNED,
+    *,
+    still: bool = False,
+    fixed_start: bool = False,
 ) -> Certificate:
-    """The certificate of a path of losses (n,) and constraints (n, m)."""
+    """The certificate of a path of losses (n,) and constraints (n, m).
+
+    `still`: the loss is the same for every sample there can be; `fixed_start`: the first sample was not drawn from the
+    stationary law.
+    """
     number = constraints.shape[1]
     delta = (1 - confidence) / number
     low, high = (np.full(number, -np.inf), np.full(number, np.inf)) if ranges is None else ranges
     low, high = np.broadcast_to(low, number).astype(float), np.broadcast_to(high, number).astype(float)
     if (constraints.min(axis=0) < low - 1e-12).any() or (constraints.max(axis=0) > high + 1e-12).any():
         raise ValueError(
-            f"bounds do not hold: constraints range from {constraints.min(axis=0)} to {constraints.max(axis=0)}"
+            f"bounds do not hold: got low = {low}, high = {high}, but constraints range from {constraints.min(axis=0)} "
+            f"to {constraints.max(axis=0)} along the path; pass bounds that every possible sample keeps, or leave them "
+            "out and use method='batch'"
         )
     exact = tau_mix is not None and ranges is not None
     if method in ("hoeffding", "bernstein") and not exact:
         missing = " and ".join(name for name, value in [("tau_mix", tau_mix), ("bounds", ranges)] if value is None)
         raise ValueError(
-            f"method={method!r} needs {missing}: pass tau_mix=ed.diagnose(source).tau_mix_interval[1] and "
-            "bounds=(low, high) for the constraints, or use method='batch'"
+            f"method={method!r} needs {missing}: pass the tau_mix that you know, or "
+            "tau_mix=ed.diagnose(source).tau_mix_interval[1], which is an estimate, so that the certificate is only as "
+            "good as it is, and bounds=(low, high) for the constraints; or use method='batch'"
         )
+    known = tau_mix if exact else None
     fixed = low == high  # the same for every sample there can be: nothing to estimate
-    least, most = low.copy(), high.copy()
+    least, most = low.copy(), high.copy()  # as found, before they are cut to the bounds
     moving = ~fixed
     if moving.any():
-        least[moving], most[moving] = _bounds(
-            constraints[:, moving], delta, method, tau_mix if exact else None, low[moving], high[moving], planned
-        )
-    if np.ptp(losses) > 0:
-        # The loss has no bounds given: its interval holds as n grows, watched or not.
-        plain = "batch" if method in ("hoeffding", "bernstein") else method
-        loss = _bounds(losses[:, None], 1 - confidence, plain, None, None, None, planned)
-    else:
-        loss = losses[:1], losses[:1]
-    guarantee = "every n" if exact and method in ("hoeffding", "bernstein", "anytime") else "as n grows"
-    return _certificate(
-        *(constraints.mean(axis=0), least, most),
-        *(float(losses.mean()), float(loss[0][0]), float(loss[1][0])),
-        *(confidence, method, guarantee, len(losses)),
+        part, ends = constraints[:, moving], (low[moving], high[moving])
+        if known is not None and method == "anytime":
+            found = intervals.anytime(part, delta, known, *ends, planned, clip=False)
+        elif known is not None and method == "hoeffding":
+            found = intervals.hoeffding(part, delta, known, *ends, fixed_start=fixed_start, clip=False)
+        elif known is not None and method == "bernstein":
+            found = intervals.bernstein(part, delta, known, *ends, clip=False)
+        else:
+            found = _asymptotic("constraints along the path", part, delta, method, tau_mix, planned)
+        least[moving], most[moving] = found
+    every = exact and method in ("hoeffding", "bernstein", "anytime")
+    cut = (np.maximum(least, low), np.minimum(most, high)) if every else (least, most)
+    verdict, estimate = _verdicts(*cut), constraints.mean(axis=0)
+    more = [
+        _more_samples(len(losses), *ends) if said == "undecided" else 0
+        for said, *ends in zip(verdict, estimate, least, most, strict=True)
+    ]
+    return Certificate(
+        *(estimate, *cut, verdict, more),
+        *(float(losses.mean()), *_loss_ends(losses, 1 - confidence, method, tau_mix, planned, still)),
+        *(confidence, method, "every n" if every else "as n grows", len(losses)),
     )
 
 
-def _bounds(
-    values: np.ndarray, delta: float, method: str, tau_mix: float | None, low: Any, high: Any, planned: int | None
+def _loss_ends(
+    losses: np.ndarray, delta: float, method: str, tau_mix: float | None, planned: int, still: bool
+) -> tuple[float, float]:
+    """The loss has no bounds given: its interval holds as n grows, watched or not. Constraints do not depend on it: a
+    loss that the path says too little about has no ends, and does not stop their certificate."""
+    if still:
+        return float(losses[0]), float(losses[0])
+    plain = "batch" if method in ("hoeffding", "bernstein") else method
+    try:
+        low, high = _asymptotic("loss along the path", losses[:, None], delta, plain, tau_mix, planned)
+    except ValueError:
+        return -np.inf, np.inf
+    return float(low[0]), float(high[0])
+
+
+def _asymptotic(
+    name: str, values: np.ndarray, delta: float, method: str, tau_mix: float | None, planned: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    if tau_mix is not None and method == "anytime":
-        return intervals.anytime(values, delta, tau_mix, low, high, planned)
-    if tau_mix is not None and method in ("hoeffding", "bernstein"):
-        return getattr(intervals, method)(values, delta, tau_mix, low, high)
-    values = checked_series("constraints along the path", values)
-    tau = float(intervals.decay_time(values).max()) if len(values) < 2 * intervals.STRETCHES else 0.0
+    values = checked_series(name, values)
+    seen = intervals.relaxation_time(values)
+    tau = max(seen, tau_mix or 0.0)
     if len(values) < NEEDED * tau:
+        why = f"that stay correlated for about {tau:.0f}" if tau == seen else f"of mixing time {tau:.0f}"
         raise ValueError(
-            f"path too short to certify anything: {len(values)} samples that stay correlated for about {tau:.0f}; "
-            f"take at least {int(200 * tau):,}"
+            f"path too short to certify anything: {len(values)} samples {why} ({name}); take at least "
+            f"{int(200 * tau):,}"
         )
     if method == "anytime":
         return intervals.anytime_asymptotic(values, delta, planned)
     return getattr(intervals, method)(values, delta)
 
 
-def _certificate(
-    estimate: np.ndarray,
-    lower: np.ndarray,
-    upper: np.ndarray,
-    loss_estimate: float,
-    loss_lower: float,
-    loss_upper: float,
-    confidence: float,
-    method: str,
-    guarantee: str,
-    n: int,
-) -> Certificate:
-    verdict, more = [], []
-    for middle, low, high in zip(estimate, lower, upper, strict=True):
-        verdict.append("satisfied" if high <= 0 else "violated" if low > 0 else "undecided")
-        # The half-width shrinks as 1 / sqrt(n): it must come below the distance of the estimate from 0.
-        half = high - middle if middle <= 0 else middle - low
-        needed = n * np.square(half / middle) if middle else np.inf
-        more.append(0 if verdict[-1] != "undecided" else int(min(np.ceil(max(needed - n, 1)), 2**62)))
-    return Certificate(
-        estimate, lower, upper, verdict, more, loss_estimate, loss_lower, loss_upper, confidence, method, guarantee, n
-    )
+def _verdicts(lower: np.ndarray, upper: np.ndarray) -> list[str]:
+    ends = zip(lower, upper, strict=True)
+    return ["satisfied" if high <= 0 else "violated" if low > 0 else "undecided" for low, high in ends]
+
+
+def _more_samples(n: int, middle: float, low: float, high: float) -> int:
+    """The half-width shrinks as 1 / sqrt(n): it must come below the distance of the estimate from 0."""
+    half = high - middle if middle <= 0 else middle - low
+    needed = n * np.square(half / middle) if middle else np.inf
+    return int(min(np.ceil(max(needed - n, 1)), 2**62))
 
 
 def refuse_training(trained: Source, given: Source) -> None:
@@ -297,13 +333,19 @@ def _rows(data: Any) -> np.ndarray:
 
 
 def _overlap(a: np.ndarray, b: np.ndarray, least: int = 20) -> bool:
-    """Whether the end of one is the beginning of the other, or one lies within the other, by `least` rows or more."""
+    """Whether the end of one is the beginning of the other, or one lies within the other, by `least` rows or more.
+
+    An end on a beginning must hold `least` different rows: a slow series of few values repeats itself at any cut.
+    """
     if a.shape[1] != b.shape[1]:
         return False
     for long, short in [(a, b), (b, a)]:
         for start in np.flatnonzero((long == short[0]).all(axis=1)):
             length = min(len(long) - start, len(short))
-            if length >= min(least, len(short)) and np.array_equal(long[start : start + length], short[:length]):
+            part = short[:length]
+            if length < min(least, len(short)) or not np.array_equal(long[start : start + length], part):
+                continue
+            if length == len(short) or len(np.unique(part, axis=0)) >= least:
                 return True
     return False
 
@@ -323,13 +365,27 @@ def _known_tau(source: Source, tau_mix: float | None) -> float | None:
     return tau_mix
 
 
-def _ranges(found: tuple[np.ndarray, np.ndarray] | None, bounds: Any) -> tuple[np.ndarray, np.ndarray] | None:
+def _started(source: Source) -> MarkovSource | None:
+    """The chain behind the constraints, where it starts from a given state."""
+    part = source.constraints if isinstance(source, Zip) else source
+    return part if isinstance(part, MarkovSource) and part.first is not None else None
+
+
+def _ranges(
+    found: tuple[np.ndarray, np.ndarray] | None, bounds: Any, number: int
+) -> tuple[np.ndarray, np.ndarray] | None:
     if bounds is None:
         return found
     try:
         low, high = (np.atleast_1d(np.asarray(end, dtype=float)) for end in bounds)
     except (TypeError, ValueError):
         raise TypeError(f"bounds must be a pair (low, high), got {bounds!r}") from None
+    for name, end in [("low", low), ("high", high)]:
+        if end.shape not in [(1,), (number,)]:
+            raise ValueError(
+                f"bounds must be (low, high), each a number or {number} numbers, one for each constraint; got {name} "
+                f"of shape {end.shape}"
+            )
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise ValueError(f"bounds must be finite with low < high, got {bounds!r}")
     return low, high

@@ -75,9 +75,10 @@ class Diagnosis:
     def summary(self) -> str:
         """One sentence."""
         low, high = (_short(value) for value in self.tau_mix_interval)
+        argument = _short(self.tau_mix).replace(",", "")  # to be pasted into Python
         return (
             f"these data behave like tau_mix ≈ {_short(self.tau_mix)} [{low}, {high}]; {self.num_samples:,} samples "
-            f"are worth about {_short(self.ess)}; use ed.edpp(tau_mix={_short(self.tau_mix)})"
+            f"are worth about {_short(self.ess)}; use ed.edpp(tau_mix={argument})"
         )
 
     def __str__(self) -> str:
@@ -133,8 +134,8 @@ def diagnose(
     """How dependent data are: mixing time with an interval, effective sample size, warnings.
 
     Args:
-        source_or_series: a source; a path of integer states (n,); a series of floats (n,) or (n, k); or an iterator of
-            samples, of which `num_samples` are read.
+        source_or_series: a source; a path of integer states (n,); a series of floats (n,) or (n, k), or a dict of
+            them; or an iterator of samples, of which `num_samples` are read.
         problem: with `x`, the loss, the constraints and the gradient of the loss along the path are looked at too.
         x: the point to evaluate at.
         num_samples: how many to draw or read: all of a series, 100,000 of a source or stream that never ends.
@@ -158,6 +159,8 @@ def diagnose(
     states: np.ndarray | None = None
     if isinstance(source_or_series, Iterator):
         source_or_series = _read(source_or_series, num_samples)
+    if not isinstance(source_or_series, Source):
+        source_or_series = _as_series(source_or_series)
     if not isinstance(source_or_series, Source) and problem is not None:
         source_or_series = SeriesSource(source_or_series)
     names: list[str] = []
@@ -176,7 +179,7 @@ def diagnose(
                 raise ValueError("a Zip is diagnosed through its functions: pass problem and x, or diagnose its parts")
             names, columns = _leaves(source.loss_law.points, path)
     else:
-        values = np.asarray(source_or_series)[:num_samples]
+        values = source_or_series[:num_samples]
         if values.ndim == 1 and values.dtype.kind in "iub":
             states = values
         else:
@@ -301,7 +304,23 @@ def _read(stream: Iterator[Any], num_samples: int | None) -> Any:
     samples = list(itertools.islice(stream, check.integer("num_samples", num_samples or SAMPLES, at_least=1)))
     if not samples:
         raise ValueError("the stream is empty")
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)
+    read = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)
+    return read if isinstance(read, np.ndarray) else SeriesSource(read)
+
+
+def _as_series(given: Any) -> Any:
+    """One array with time along its leading axis; samples of several parts as a source."""
+    if not isinstance(given, list) and not jax.tree_util.all_leaves([given]):
+        leaves = jax.tree.leaves(given)
+        if leaves and all(np.ndim(leaf) for leaf in leaves):
+            return SeriesSource(given)
+    values = np.asarray(given)
+    if values.ndim == 0 or values.dtype.kind not in "iufb":
+        raise TypeError(
+            f"source_or_series must be a Source, an array (n,) or (n, k) of numbers, a dict of such arrays or an "
+            f"iterator of samples, got {type(given).__name__}; wrap recorded samples in SeriesSource(data)"
+        )
+    return values
 
 
 def _short(value: float) -> str:

@@ -46,6 +46,11 @@ def decay_time(series: np.ndarray) -> np.ndarray:
     return (np.maximum(integrated_time(series, "sokal"), 0.2) + 1) / 2
 
 
+def relaxation_time(values: np.ndarray) -> float:
+    """The longest `decay_time` of the columns, in samples; a long series is cut first."""
+    return float(decay_time(_cut(values)).max()) * -(-len(values) // STRETCHES)
+
+
 def _flat(length: Any, tau: np.ndarray) -> np.ndarray:
     """c with Var(mean of `length`) = c x long-run variance / length, for autocorrelation exp(-k / tau)."""
     return 1 - tau / length * (1 - np.exp(-length / tau))
@@ -131,19 +136,37 @@ def _resample(y: np.ndarray, length: float, rng: np.random.Generator) -> tuple[n
     return deviation, error
 
 
-def hoeffding(values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray) -> Bounds:
-    """mean +- (b - a) sqrt(9 tau_mix log(2 / delta) / (2 n)) for values in [a, b] (Paulin 2015, corollary 2.10)."""
-    reach = (high - low) * np.sqrt(9 * tau_mix * np.log(2 / delta) / (2 * len(values)))
-    return _around(values, reach, low, high)
+def hoeffding(
+    values: np.ndarray,
+    delta: float,
+    tau_mix: float,
+    low: np.ndarray,
+    high: np.ndarray,
+    *,
+    fixed_start: bool = False,
+    clip: bool = True,
+) -> Bounds:
+    """mean +- (b - a) sqrt(9 tau_mix log(2 / delta) / (2 n)) for values in [a, b] (Paulin 2015, corollary 2.10).
+
+    This is about the mean from where the path starts. From a `fixed_start`, not drawn from the stationary law, that is
+    up to (b - a) / n x the sum of distances to it, at most 2 tau_mix (b - a) / n, away: this is added.
+    """
+    n = len(values)
+    reach = (high - low) * np.sqrt(9 * tau_mix * np.log(2 / delta) / (2 * n))
+    if fixed_start:
+        reach = reach + 2 * tau_mix * (high - low) / n
+    return _around(values, reach, low, high) if clip else _around(values, reach)
 
 
-def bernstein(values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray) -> Bounds:
+def bernstein(
+    values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray, *, clip: bool = True
+) -> Bounds:
     """Paulin's Bernstein inequality (2015, theorem 3.4), with the variance bounded from the same path.
 
     P(|S - n mu| >= t) <= 2 exp(-t^2 gamma / (8 (n + 1/gamma) V + 20 t C)), pseudo spectral gap gamma >= 1 / (2 tau_mix)
     (proposition 3.4 there), C = b - a. V is at most the mean of h = (f - c)^2 for every c; the same inequality with
     Var h <= M E h, M = max h, bounds the mean of h for c = a, (a + b) / 2 and b, at delta / 9 each; two thirds
-    of delta go to the mean of f.
+    of delta go to the mean of f. The path must start in the stationary law.
     """
     n, gamma = len(values), 1 / (2 * tau_mix)
 
@@ -159,7 +182,8 @@ def bernstein(values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray,
         for _ in range(100):  # falls towards the largest mean of h that the path allows
             bound = np.minimum(most, seen + deviation(most * bound, most, np.log(9 / delta)))
         variance = np.minimum(variance, bound)
-    return _around(values, deviation(variance, high - low, np.log(3 / delta)), low, high)
+    reach = deviation(variance, high - low, np.log(3 / delta))
+    return _around(values, reach, low, high) if clip else _around(values, reach)
 
 
 def boundary(variance: Any, delta: float, tuned: Any) -> Any:
@@ -173,36 +197,45 @@ def boundary(variance: Any, delta: float, tuned: Any) -> Any:
 
 
 def anytime(
-    values: np.ndarray, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray, planned: int | None = None
+    values: np.ndarray,
+    delta: float,
+    tau_mix: float,
+    low: np.ndarray,
+    high: np.ndarray,
+    planned: int | None = None,
+    *,
+    clip: bool = True,
 ) -> Bounds:
     """An interval that may be looked at after every sample: it holds at all times together.
 
     With g the solution of the Poisson equation, whose values lie within 2 tau_mix (b - a) of each other, S_n - n mu is
     a martingale but for twice that range at most. Over a block of L = 2 tau_mix samples the martingale moves within
     (L + 2 tau_mix)(b - a), so `boundary` applies with the variance 2 tau_mix (b - a)^2 a sample (docs/trust.md). The
-    intervals at all block ends so far are intersected.
+    intervals at all block ends so far are intersected. From any start.
+
+    It is tightest at `planned` samples, which must stay the same from look to look; the length of the series unless
+    given, which is for one look alone.
     """
     size = int(np.ceil(2 * tau_mix))
     wide = high - low
-    ends = np.arange(size, len(values) + 1, size)
-    if not len(ends):
-        return low + 0.0, high + 0.0
+    ends = np.arange(min(size, len(values)), len(values) + 1, size)  # within the first block reach >= b - a
     step = np.square((size + 2 * tau_mix) * wide) / 4
     planned = len(values) if planned is None else planned
     means = np.cumsum(values, axis=0)[ends - 1] / ends[:, None]
     count = np.arange(1, len(ends) + 1)[:, None]
     tuned = np.maximum(step * max(planned / size, 1), 1e-300)
     reach = (boundary(count * step, delta, tuned) + 2 * tau_mix * wide) / ends[:, None]
-    return np.maximum((means - reach).max(axis=0), low), np.minimum((means + reach).min(axis=0), high)
+    least, most = (means - reach).max(axis=0), (means + reach).min(axis=0)
+    return (np.maximum(least, low), np.minimum(most, high)) if clip else (least, most)
 
 
 def anytime_asymptotic(values: np.ndarray, delta: float, planned: int | None = None) -> Bounds:
     """The same without bounds or a mixing time, as n grows (Waudby-Smith and others 2024): `boundary` with the long-run
-    variance that batch means find, at looks 25 % apart from 50 relaxation times on.
+    variance that batch means find, at looks 25 % apart from 50 relaxation times on. `planned` as in `anytime`.
     """
     n = len(values)
     planned = n if planned is None else planned
-    start = max(int(50 * decay_time(_cut(values)).max() * -(-n // STRETCHES)), 64)
+    start = max(int(50 * relaxation_time(values)), 64)
     looks = np.unique((n / 1.25 ** np.arange(60)).astype(int))
     looks = looks[looks >= min(start, n)]
     low, high = np.full(values.shape[1], -np.inf), np.full(values.shape[1], np.inf)
