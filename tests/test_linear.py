@@ -64,7 +64,7 @@ def test_the_fused_pass_agrees_with_automatic_differentiation(link, sparse):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(-300, 300), min_size=16, max_size=16))
+@given(st.lists(st.floats(-300, 300), min_size=32, max_size=32))
 def test_the_logistic_sum_is_right_for_margins_of_any_size(margins):
     total, slopes = total_and_slopes(LINKS["logistic"], jnp.asarray(margins))
     m = np.array(margins)

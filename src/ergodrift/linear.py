@@ -15,7 +15,7 @@ from ergodrift.geometry import Geometry
 from ergodrift.problem import Problem
 from ergodrift.types import Feedback
 
-FACTORS = 16  # rows are filled up to a multiple of this
+FACTORS = 32  # rows are filled up to a multiple of this
 
 LINKS: dict[str, Callable[[Any], Any]] = {
     "logistic": lambda margins: jax.nn.softplus(-margins),
@@ -207,7 +207,7 @@ def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any
         return jnp.sum(values), slopes
     decay, missed = jnp.exp(-jnp.abs(margins)), margins < 0
     slopes = -jnp.where(missed, 1, decay) / (1 + decay)
-    # Sums of log(1 + decay) as logarithms of products of 16 factors between 1 and 2: a sixteenth of the logarithms.
+    # Sums of log(1 + decay) as logarithms of products of 32 factors between 1 and 2: far fewer logarithms.
     logs = jnp.log(jnp.prod((1 + decay).reshape(FACTORS, -1), axis=0))
     deep = jnp.sum(jnp.where(missed, margins, 0).reshape(FACTORS, -1), axis=0)
     return jnp.sum(logs - deep), slopes
