@@ -1,6 +1,8 @@
 """Constrained stochastic optimisation when the data are not i.i.d."""
 
-from ergodrift import metrics, theory, xla
+from typing import TYPE_CHECKING, Any
+
+from ergodrift import metrics, xla
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
 from ergodrift.auto import auto
 from ergodrift.chain import MarkovChain
@@ -12,8 +14,11 @@ from ergodrift.reference import Reference, solve_reference
 from ergodrift.result import Result
 from ergodrift.run import NonFiniteError, run
 from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
-from ergodrift.trust import Certificate, Diagnosis, Monitor, certify, diagnose
 from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
+
+if TYPE_CHECKING:
+    from ergodrift import theory
+    from ergodrift.trust import Certificate, Diagnosis, Monitor, certify, diagnose
 
 xla.set_flags()  # no import above starts XLA
 
@@ -67,3 +72,16 @@ __all__ = [
     "theory",
     "wdpp",
 ]
+
+_LATER = ("Certificate", "Diagnosis", "Monitor", "certify", "diagnose")
+
+
+def __getattr__(name: str) -> Any:
+    """Rooms that not every run enters are opened when they are asked for: importing stays as quick as JAX's own."""
+    import importlib
+
+    if name == "theory":
+        return importlib.import_module("ergodrift.theory")
+    if name in _LATER:
+        return getattr(importlib.import_module("ergodrift.trust"), name)
+    raise AttributeError(f"module 'ergodrift' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,8 +13,10 @@ from ergodrift.average import Average
 from ergodrift.feasibility import QueueEvidence, pressure, queue_evidence
 from ergodrift.problem import Problem
 from ergodrift.source import Source
-from ergodrift.theory import TheoryCheck, within_theory
-from ergodrift.trust.certify import FRESH, Certificate, certify, refuse_training
+
+if TYPE_CHECKING:
+    from ergodrift.theory import TheoryCheck
+    from ergodrift.trust.certify import Certificate
 
 
 class Setting(NamedTuple):
@@ -71,7 +73,7 @@ class Result:
         *,
         row: int = 0,
         num_samples: int | None = None,
-        seed: int = FRESH,
+        seed: int | None = None,
         tau_mix: float | None = None,
         bounds: Any = None,
     ) -> Certificate:
@@ -86,6 +88,9 @@ class Result:
 
         The others are those of `certify`.
         """
+        from ergodrift.trust.certify import FRESH, certify, refuse_training
+
+        seed = FRESH if seed is None else seed
         trained = self.setting.source
         source = trained if source is None else source
         refuse_training(trained, source)
@@ -147,6 +152,8 @@ class Result:
 
         See `theory.within_theory` for which bounds an algorithm has.
         """
+        from ergodrift.theory import within_theory
+
         asked = self.setting
         return within_theory(
             self,
