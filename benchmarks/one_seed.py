@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import LIMIT, RADIUS, TAU_MIX, CLoop, best_of, setting, write
+from common import LIMIT, RADIUS, TAU_MIX, CLoop, best_of, columns, setting, write
 
 import ergodrift as ed
 
@@ -22,7 +22,7 @@ SEEDS = 64
 def naive(source, y_first):
     """The same problem as a user may write it: rows (n, 3), labels beside them, derivatives by JAX."""
     data = source.data
-    rows = np.moveaxis(data.features.columns, 1, 2)[:, :2000]
+    rows = np.moveaxis(columns(data), 1, 2)
     labels = np.where(np.arange(2000) < 1000, 1.0, -1.0)  # as `synthetic` orders them
     covariance = data.normals[:, 0]
     table = {"X": rows * labels[:, None], "y": np.tile(labels, (3, 1)), "c": covariance}
@@ -54,12 +54,12 @@ def step(grad, covariance, value, x, queue, t):
 
 
 def numpy_loop(data, kind):
-    columns, normals = data.features.columns.astype(kind), data.normals[:, 0].astype(kind)
+    table, normals = columns(data).astype(kind), data.normals[:, 0].astype(kind)
 
     def go(path):
         x, queue, total = np.zeros(3, kind), (0.0, 0.0), np.zeros(3)
         for t, state in enumerate(path, start=1):
-            rows, covariance = columns[state], normals[state]
+            rows, covariance = table[state], normals[state]
             total += x
             grad = -(rows @ (1 / (1 + np.exp(x @ rows)))) / rows.shape[1]
             x, queue = step(grad, covariance, covariance @ x, x, queue, t)
@@ -71,14 +71,14 @@ def numpy_loop(data, kind):
 def numba_loop(data, kind):
     import numba  # pyright: ignore[reportMissingImports]
 
-    columns, normals = data.features.columns.astype(kind), data.normals[:, 0].astype(kind)
+    table, normals = columns(data).astype(kind), data.normals[:, 0].astype(kind)
     update = numba.njit(step)
 
     @numba.njit(fastmath=True)
-    def loop(columns, normals, path, x):
+    def loop(table, normals, path, x):
         queue, total = (0.0, 0.0), np.zeros(3)
         for t in range(len(path)):
-            rows, covariance = columns[path[t]], normals[path[t]]
+            rows, covariance = table[path[t]], normals[path[t]]
             grad = np.zeros_like(x)
             for i in range(rows.shape[1]):
                 wrong = 1 / (1 + np.exp(x[0] * rows[0, i] + x[1] * rows[1, i] + x[2] * rows[2, i]))
@@ -87,10 +87,10 @@ def numba_loop(data, kind):
             for k in range(3):
                 total[k] += x[k]
             target, queue = update(grad / rows.shape[1], covariance, np.sum(covariance * x), x, queue, t + 1)
-            x = target.astype(columns.dtype)
+            x = target.astype(table.dtype)
         return x
 
-    return lambda path: loop(columns, normals, path, np.zeros(3, kind))
+    return lambda path: loop(table, normals, path, np.zeros(3, kind))
 
 
 def cooper_loop(data, kind):
@@ -101,7 +101,7 @@ def cooper_loop(data, kind):
     torch.set_num_threads(1)
     real = torch.float32 if kind == np.float32 else torch.float64
     torch.set_default_dtype(real)
-    columns, normals = (torch.tensor(a, dtype=real) for a in (data.features.columns, data.normals[:, 0]))
+    table, normals = (torch.tensor(a, dtype=real) for a in (columns(data), data.normals[:, 0]))
 
     class Fair(cooper.ConstrainedMinimizationProblem):
         def __init__(self):
@@ -110,7 +110,7 @@ def cooper_loop(data, kind):
             self.fair = cooper.Constraint(cooper.ConstraintType.INEQUALITY, cooper.formulations.Lagrangian, multiplier)
 
         def compute_cmp_state(self, x, state):
-            loss = torch.nn.functional.softplus(-(x @ columns[state])).mean()
+            loss = torch.nn.functional.softplus(-(x @ table[state])).mean()
             value = normals[state] @ x
             both = cooper.ConstraintState(violation=torch.stack([value - LIMIT, -value - LIMIT]))
             return cooper.CMPState(loss=loss, observed_constraints={self.fair: both})
