@@ -84,9 +84,9 @@ def gpu(report):
     note = f"\n\nfloat64, 1,000 rounds, every algorithm: CPU and GPU differ by at most {worst:.0e}."
     whole = report["experiment"]
     note += (
-        f"\n\nThe paper's experiment with {whole['seeds']:,} seeds (eight algorithms, 101,562 samples; gap,\n"
-        f"infeasibility and Lagrangian gap of x̄ and x) took {whole['seconds']:.0f} s, compilation included. Regret is not in that:\n"
-        "SciPy solves its benchmarks one by one on the CPU."
+        f"\n\nThe paper's experiment with {whole['seeds']:,} seeds (eight algorithms; gap,\n"
+        f"infeasibility and Lagrangian gap of x̄ and x) took {whole['seconds']:.0f} s, compilation included.\n"
+        "Regret is not in that: SciPy solves its benchmarks one by one on the CPU."
     )
     return table(["seeds", "kernel, million seed-rounds a second", "of the roofline", "plain"], rows) + note
 
