@@ -66,7 +66,8 @@ def difference():
         bounds = fairness(*synthetic())[2]
         for algorithm in [
             ed.edpp(333.3), ed.edpp(333.3, horizon=1000), ed.dpp(), ed.mdpp(), ed.adpp(),
-            ed.pd(1000, bounds.loss_grad, bounds.constraints), ed.pd2(bounds.loss_grad),
+            ed.pd(1000, bounds.loss_grad, bounds.constraints), ed.pd2(bounds.loss_grad), ed.rdpp(), ed.wdpp(),
+            ed.edpp("auto"),
         ]:  # fmt: skip
             results = []
             for platform in ("cpu", "gpu"):
