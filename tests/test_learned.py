@@ -78,5 +78,5 @@ def test_a_run_reports_its_estimate_and_comes_near_the_one_told_the_truth():
 def test_auto_has_no_horizon():
     with pytest.raises(ValueError, match="fixes the weights beforehand"):
         ed.edpp("auto", horizon=100)
-    with pytest.raises(ValueError, match="tau_mix must be one of 'auto'"):
+    with pytest.raises(TypeError, match="tau_mix must be a number, got 'Auto'; 'auto' estimates it"):
         ed.edpp("Auto")

@@ -71,6 +71,8 @@ def edpp(tau_mix: Any, beta: Any = 0.5, horizon: Any = None) -> Algorithm:
         if horizon is not None:
             raise ValueError(f"horizon={horizon} fixes the weights beforehand, but tau_mix='auto' sets them as it runs")
         return Algorithm("EDPP-auto", DriftPlusPenalty, Learned(beta))
+    if isinstance(tau_mix, str):
+        raise TypeError(f"tau_mix must be a number, got {tau_mix!r}; 'auto' estimates it as the run goes")
     tau_mix = check.number("tau_mix", tau_mix, at_least=1)
     if horizon is None:
         return Algorithm("EDPP-t", DriftPlusPenalty, Ergodic(tau_mix, beta))
