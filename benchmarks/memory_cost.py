@@ -8,11 +8,10 @@ All run in turns in one process and the best of several turns counts; ratios are
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 
 import numpy as np
-from step_overhead import CONSTRAINTS, DIM, STATES, best_of, constraints, loss
+from common import best_of, write
+from step_overhead import CONSTRAINTS, DIM, STATES, constraints, loss
 
 import ergodrift as ed
 from ergodrift.problems import fairness, synthetic
@@ -34,9 +33,7 @@ def cases():
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100_000)
-    parser.add_argument("--out", type=Path, default=Path("bench-results"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     chain, rows = ed.MarkovChain(np.full((STATES, STATES), 0.01) + 0.97 * np.eye(STATES)), []
     algorithms = [ed.edpp(33.0), ed.rdpp(), ed.wdpp()]
     print(f"{'':8}{'seeds':>6}{'EDPP-t, us':>12}{'RDPP':>8}{'WDPP':>8}   (times EDPP-t, float32)")
@@ -60,7 +57,7 @@ def main() -> None:
                 f"{name:8}{seeds:6}{times[0] / options.rounds * 1e6:12.3f}{ratios[0]:8.2f}{ratios[1]:8.2f}", flush=True
             )
             rows.append({"problem": name, "seeds": seeds, "seconds": times, "rounds": options.rounds})
-    (options.out / "memory_cost.json").write_text(json.dumps(rows, indent=1) + "\n")
+    write("memory_cost", {"unit": "seconds", "rows": rows})
 
 
 if __name__ == "__main__":

@@ -10,14 +10,11 @@ noisy, differences and ratios measured side by side are not. Prints a table and 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from common import best_of, write
 
 import ergodrift as ed
 
@@ -45,17 +42,6 @@ def floor(problem, data, x, rounds):
     return jax.lax.fori_loop(0, rounds, one, (x, x[0], x[:CONSTRAINTS]))
 
 
-def best_of(turns, *jobs):
-    """The shortest time of each job, the jobs taking turns."""
-    times = [[] for _ in jobs]
-    for _ in range(turns):
-        for job, spent in zip(jobs, times, strict=True):
-            began = time.perf_counter()
-            jax.block_until_ready(job())
-            spent.append(time.perf_counter() - began)
-    return [min(spent) for spent in times]
-
-
 def measure(algorithm, chain, data, rounds):
     """Microseconds a sample and seed: the floor, one seed, twenty seeds."""
     problem, source = ed.Problem(loss, constraints, ed.Ball(1.0)), ed.MarkovSource(chain, data)
@@ -73,9 +59,7 @@ def measure(algorithm, chain, data, rounds):
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=500_000)
-    parser.add_argument("--out", type=Path, default=Path("bench-results"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     rounds, rng, rows = options.rounds, np.random.default_rng(0), []
     chain = ed.MarkovChain(np.full((STATES, STATES), 0.01) + 0.97 * np.eye(STATES))
     algorithms = [ed.edpp(33.0), ed.dpp(horizon=rounds), ed.adpp(), ed.mdpp(), ed.pd(rounds, 9.0, 9.0), ed.pd2(9.0)]
@@ -93,11 +77,7 @@ def main() -> None:
                 name = np.dtype(kind).name
                 print(f"{algorithm.name:8}{name:>9}{bare:9.3f}{one:9.3f}{one - bare:9.3f}{many:10.3f}")
                 rows.append({"algorithm": algorithm.name, "dtype": name, "floor": bare, "one": one, "twenty": many})
-    machine = {"machine": platform.machine(), "python": platform.python_version(), "jax": jax.__version__}
-    report = {"unit": "microseconds a sample and seed", "rounds": rounds, **machine, "rows": rows}
-    path = options.out / "step_overhead.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written: {path}")
+    write("step_overhead", {"unit": "microseconds a sample and seed", "rounds": rounds, "rows": rows})
 
 
 if __name__ == "__main__":

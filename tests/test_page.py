@@ -365,6 +365,7 @@ def test_log_axes(report):
     np.testing.assert_allclose(slopes, slopes.mean(), rtol=0.02)
     means = np.log(RESULTS["algorithms"]["PD"]["summary"]["lagrangian_gap"]["mean"])
     slope, intercept = np.polyfit(means, report.heights("PD"), 1)
+    # As above: pixels, of which the page keeps a tenth.
     np.testing.assert_allclose(report.heights("PD"), slope * means + intercept, atol=0.2)
     assert report.count(".zero") == 0
     report.find("#log-y").click()
