@@ -83,7 +83,7 @@ class _Model:
     layout: Layout
 
     def feedback(self, x: tuple[Any, ...], state: Any) -> Feedback:
-        """Loss and gradient in some fifteen instructions a row, two of them on the special-function units.
+        """Loss and gradient with two operations a row on the special-function units.
 
         With e = exp(m) and r = 1 / (1 + e), the slope of log(1 + exp(-m)) is -r, and its value is
         max(-m, 0) - log(max(r, 1 - r)): logarithms are taken of products of many factors between 1/2 and 1, and
