@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import ergodrift
-from ergodrift.cli import beyond, reproduce, theory
+from ergodrift.cli import beyond, reproduce, theory, walk
 from ergodrift.cli.common import UsageError
 
-COMMANDS = {"reproduce": reproduce, "theory": theory, "beyond": beyond}
+COMMANDS = {"reproduce": reproduce, "theory": theory, "beyond": beyond, "walk": walk}
 INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 __all__ = ["UsageError", "build_parser", "entry", "main"]
