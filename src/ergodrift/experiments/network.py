@@ -14,7 +14,8 @@ import scipy
 from ergodrift import check, metrics
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, rdpp, wdpp
 from ergodrift.chain import MarkovChain
-from ergodrift.distributed import Agent, Privacy, Walk, walk
+from ergodrift.distributed import Agent, Walk, walk
+from ergodrift.distributed.privacy import Privacy
 from ergodrift.experiments.reproduce import versions
 from ergodrift.linear import Rows
 from ergodrift.problems import FairnessBounds, fairness, synthetic
@@ -117,7 +118,7 @@ def own_rows(number: int, agents: int, points: int, seed: int) -> Rows:
 
 def _fairness(number: int, agents: int, points: int, seed: int) -> tuple[Any, Rows, FairnessBounds]:
     angle = np.linspace(-SPREAD, SPREAD, agents)[number]
-    own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)  # 31 bits: a seed
     problem, data, bounds = fairness(*synthetic(own, angles=[angle], points=points))
     return problem, jax.tree.map(lambda leaf: leaf[0], data), bounds
 

@@ -27,7 +27,7 @@ def describe(walk: Any, places: Any = None) -> dict[str, Any]:
     """
     P = np.asarray(walk.edges.toarray() if scipy.sparse.issparse(walk.edges) else walk.edges)
     places = layout(P) if places is None else np.asarray(places, float)
-    asked = int(np.sum(walk.visits)) + int(np.sum(walk.unanswered))
+    asked = int(np.sum(walk.visits)) + int(np.sum(_unanswered(walk)))
     expected = MarkovChain(P).stationary * asked
     agents = [
         {
@@ -35,7 +35,7 @@ def describe(walk: Any, places: Any = None) -> dict[str, Any]:
             "place": np.round(places[k], 4).tolist(),
             "visits": int(walk.visits[k]),
             "expected": float(expected[k]),
-            "unanswered": int(walk.unanswered[k]),
+            "unanswered": int(_unanswered(walk)[k]),
             "messages": int(walk.messages[k]),
             "bytes": int(walk.bytes[k]),
             "restarts": int(walk.restarts[k]),
@@ -181,3 +181,7 @@ def _result(results: Mapping[str, Any]) -> str:
 def _setup(results: Mapping[str, Any]) -> str:
     rows = [[escape(name.replace("_", " ")), value(given)] for name, given in results.get("config", {}).items()]
     return table("Settings", ["Setting", "Value"], rows, "words") if rows else "<p>None were given.</p>"
+
+
+def _unanswered(walk: Any) -> np.ndarray:
+    return getattr(walk, "unanswered", np.zeros(len(walk.agents), int))
