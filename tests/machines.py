@@ -38,6 +38,7 @@ class Machine:
         self.environment = {"HOME": "/srv/home", "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
         self.power: subprocess.Popen[bytes] | None = None
         self.init = 0
+        self.running: list[subprocess.Popen[str]] = []
         (disk / "home").mkdir(parents=True, exist_ok=True)
 
     def boot(self) -> None:
@@ -68,7 +69,9 @@ class Machine:
         enter = ["nsenter", f"--target={self.init}", "--net", "--mount", "--pid", "--uts", "--ipc", "--wd=/"]
         settings = {**self.environment, **(env or {})}
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
-        return subprocess.Popen([*enter, "bash", "-c", script], env=settings, text=True, **streams)  # type: ignore[call-overload]
+        process = subprocess.Popen([*enter, "bash", "-c", script], env=settings, text=True, **streams)  # type: ignore[call-overload]
+        self.running.append(process)
+        return process
 
     def run(self, script: str, env: Mapping[str, str] | None = None, timeout: float = 60, check: bool = True) -> str:
         """What a shell script prints on this machine; a failure is an error that shows it."""
@@ -92,6 +95,9 @@ class Machine:
         if self.power and self.power.poll() is None:
             os.kill(self.init or self.power.pid, signal.SIGKILL)
             self.power.wait(10)
+        for process in self.running:
+            process.wait(10)
+        self.running = []
 
 
 @contextlib.contextmanager
