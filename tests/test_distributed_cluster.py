@@ -201,7 +201,7 @@ def test_a_stranger_is_refused(secure, stranger):
 
 
 def test_nothing_can_be_read_on_the_wire(secure, tmp_path):
-    """With TLS neither x, nor the token, nor a row; without it x and the token, so the test does look. No row travels."""
+    """With TLS neither x, nor the token, nor a row; without it x and the token, so it looks. No row travels."""
     hidden = secure.hidden
     assert len(hidden) > 200_000  # 2,000 visits of two machines, half of them over the cable, at some hundred bytes
     with guided(tmp_path / "plain", tls=False) as plain:
