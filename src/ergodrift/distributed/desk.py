@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import jax
@@ -15,35 +16,52 @@ from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.parcel import opened
 from ergodrift.distributed.privacy import Privacy, Secret
 from ergodrift.distributed.wire import Program, Token, Visit
+from ergodrift.problem import Problem
 from ergodrift.types import Feedback
+
+KEPT = 7  # programs that stay compiled beside the present one
 
 
 class Desk:
     """Ray makes an actor of it. It keeps nothing between questions but its data: asked twice, it answers the same."""
 
     def __init__(self, agent: bytes, number: int) -> None:
-        self.agent: Agent = opened(agent)
-        self.number = number
-        self.walks: dict[str, Any] = {}
-        self.data: Any = None
-        self.secret = Secret(self.agent.privacy.secret) if self.agent.privacy else None
+        self.sent, self.number = agent, number
+        self.walks: dict[str, Any] = {}  # what answers the questions of a walk; the last one only
+        self.ready: dict[bytes, tuple[bool, int, Any]] = {}  # the same, by what was said when a walk began
 
-    def open(self, walk: str, sent: bytes) -> int:
-        """Load the data, unless they are here, and make ready for the questions of a walk; the number of constraints."""
-        program: Program = opened(sent)
-        jax.config.update("jax_enable_x64", program.wide)
-        if self.data is None:
-            self.data = self.agent.load()
-        xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
-        count = program.setup.problem.check(program.x0, xi)
-        program = program._replace(num_constraints=count)
-        function = feedback if program.local_rounds == 1 else rounds
-        answer = functools.partial(function, program, self.agent.privacy)
-        setup = jax.tree.map(jnp.asarray, program.setup)
-        self.walks = {
-            walk: functools.partial(jax.jit(jax.vmap(answer, (None, None, None, 0, 0))), setup, xi, self.number)
-        }
+    @functools.cached_property
+    def agent(self) -> Agent:
+        return opened(self.sent)
+
+    @functools.cached_property
+    def data(self) -> Any:
+        return self.agent.load()
+
+    @functools.cached_property
+    def secret(self) -> Secret | None:
+        return Secret(self.agent.privacy.secret) if self.agent.privacy else None
+
+    def open(self, walk: str, program: bytes) -> int:
+        """Load the data, unless they are here, and make ready for the questions of a walk: the number of constraints.
+
+        All that can fail is done here, not when the process starts: here it has somebody to tell.
+        """
+        if program not in self.ready:
+            self.ready = dict(list(self.ready.items())[-KEPT:]) | {program: self._made_ready(opened(program))}
+        wide, count, answer = self.ready[program]
+        jax.config.update("jax_enable_x64", wide)
+        self.walks = {walk: answer}
         return count
+
+    def _made_ready(self, program: Program) -> tuple[bool, int, Any]:
+        jax.config.update("jax_enable_x64", program.wide)
+        xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
+        program = program._replace(num_constraints=program.setup.problem.check(program.x0, xi))
+        one = functools.partial(feedback if program.local_rounds == 1 else rounds, program, self.agent.privacy)
+        fixed = (program.setup, xi, jnp.int32(self.number))
+        answer = wire.bound(lambda fixed, *asked: jax.vmap(functools.partial(one, *fixed))(*asked), fixed)
+        return program.wide, program.num_constraints, answer
 
     def answer(self, walk: str, questions: np.ndarray) -> np.ndarray | None:
         """One answer for each question (a row); None where this walk is not known, as after a restart."""
@@ -58,25 +76,19 @@ class Desk:
 
     def here(self) -> int:
         """The process that runs this desk."""
-        import os
-
         return os.getpid()
 
 
-def guarded(
-    program: Program, privacy: Privacy | None, setup: loop.Setup, xi: Any, number: Any, x: Any, key: Any
-) -> Feedback:
+def guarded(privacy: Privacy | None, problem: Problem, xi: Any, x: Any, key: Any) -> Feedback:
     """The agent's feedback at x, with what its privacy asks for."""
-    answer = setup.problem.feedback(x, xi)
-    answer = answer if privacy is None else privacy.guard(answer, key)
-    return answer._replace(state=number) if setup.method.estimator.needs_state else answer
+    answer = problem.feedback(x, xi)
+    return answer if privacy is None else privacy.guard(answer, key)
 
 
 def feedback(program: Program, privacy: Any, setup: Any, xi: Any, number: Any, words: Any, seed: Any) -> jax.Array:
     """The answer to one question where the hub makes the rounds: x in, feedback out."""
-    x = wire.unpack(words, program.x0)
-    answer = guarded(program, privacy, setup, xi, number, x, jax.random.wrap_key_data(seed, impl=wire.KEYS))
-    return wire.pack(answer[:4])
+    x, key = wire.unpack(words, program.x0), jax.random.wrap_key_data(seed, impl=wire.KEYS)
+    return wire.pack(guarded(privacy, setup.problem, xi, x, key)[:4])
 
 
 def rounds(program: Program, privacy: Any, setup: Any, xi: Any, number: Any, words: Any, seed: Any) -> jax.Array:
@@ -87,8 +99,8 @@ def rounds(program: Program, privacy: Any, setup: Any, xi: Any, number: Any, wor
     state = token.state._replace(window=stock(token.state.window, token.state.t, program.local_rounds))
 
     def once(turn: Any, visit: Visit) -> Visit:
-        own = jax.random.fold_in(key, turn)
-        return loop.take_in(setup, visit, guarded(program, privacy, setup, xi, number, visit.state.x, own))
+        answer = guarded(privacy, setup.problem, xi, visit.state.x, jax.random.fold_in(key, turn))
+        return loop.take_in(setup, visit, answer._replace(state=number))
 
     visit = Visit(state, token.weights, wire.zero_sums(program))
     visit = jax.lax.fori_loop(0, program.local_rounds, once, visit)

@@ -1,20 +1,19 @@
-"""The agents as Ray actors: started where their data are, asked, asked again after a crash, set aside."""
+"""The agents as Ray actors: started where their data are, restarted when they die, kept from walk to walk."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.desk import Desk
 from ergodrift.distributed.parcel import parcel
-from ergodrift.distributed.wire import Program
 
-log = logging.getLogger("ergodrift.distributed")
-AGAIN = 0.05  # seconds before an agent that is being restarted is asked again
+AGAIN = 0.02  # seconds before an agent whose process died is asked again, or one that is away is looked for
 
 
 class AgentError(RuntimeError):
@@ -38,71 +37,73 @@ class Network:
     """
 
     def __init__(self, agents: Sequence[Agent], *, address: str | None = None, runtime_env: Any = None) -> None:
-        agents = list(agents)
-        for agent in agents:
+        self.agents = list(agents)
+        for agent in self.agents:
             if not isinstance(agent, Agent):
                 raise TypeError(f"agents must hold Agent(data), got {type(agent).__name__}: {agent!r}")
-        if not agents:
+        if not self.agents:
             raise ValueError("agents is empty; pass one Agent(data) for each node of the graph")
-        self.agents = agents
-        self.names = [agent.name or f"agent {number}" for number, agent in enumerate(agents)]
-        if len(set(self.names)) < len(agents):
+        self.names = [agent.name or f"agent {number}" for number, agent in enumerate(self.agents)]
+        if len(set(self.names)) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"agents: two of them have the name {twice!r}")
         self.ray = _ray()
         self.owns_cluster = _join(self.ray, address)
         self.runtime_env = runtime_env
-        self.desks = [self._start(number) for number in range(len(agents))]
+        self.desks = [self._start(number) for number in range(len(self.agents))]
 
     def _start(self, number: int) -> Any:
         """A desk for this agent, on a node that has what it needs; Ray restarts it whenever its process dies."""
-        needs = dict(self.agents[number].resources)
+        agent = self.agents[number]
+        needs = dict(agent.resources)
         options: dict[str, Any] = {"num_cpus": needs.pop("CPU", 0), "num_gpus": needs.pop("GPU", 0)}
         if self.runtime_env is not None:
             options["runtime_env"] = self.runtime_env
         desk = self.ray.remote(Desk).options(resources=needs, max_restarts=-1, max_task_retries=0, **options)
-        agent = self.agents[number]
         return desk.remote(parcel(agent, *([agent.data] if callable(agent.data) else [])), number)
 
-    def told(self, program: Program) -> bytes:
-        return parcel(program, program.setup.problem.loss, program.setup.problem.constraints)
+    def revive(self, number: int, error: Exception) -> None:
+        """Start an agent anew where Ray has given it up; one that Ray is restarting is left to that."""
+        if isinstance(error, self.ray.exceptions.ActorDiedError):
+            self.desks[number] = self._start(number)
 
-    def open(self, walk: str, program: Program, patience: float) -> int:
+    def open(self, walk: str, program: bytes, patience: float) -> int:
         """Make all agents ready for a walk; the number of constraints, on which they must agree."""
-        shared = self.ray.put(self.told(program))
+        shared, deadline = self.ray.put(program), time.monotonic() + patience
         asked = [desk.open.remote(walk, shared) for desk in self.desks]
-        counts, deadline = [], time.monotonic() + patience
-        for name, ref in zip(self.names, asked, strict=True):
-            try:
-                counts.append(self.ray.get(ref, timeout=max(deadline - time.monotonic(), 0.0)))
-            except self.ray.exceptions.RayTaskError as error:
-                raise AgentError(f"{name} cannot take part: {error.cause}") from error
-            except self.ray.exceptions.GetTimeoutError:
-                wanted = dict(self.agents[self.names.index(name)].resources)
-                reason = f"; no node may have the resources it asks for, {wanted}" if wanted else ""
-                raise AgentError(f"{name} was not ready within patience={patience:g} seconds{reason}") from None
-        odd = [name for name, count in zip(self.names, counts, strict=True) if count != counts[0]]
-        if odd:
-            raise AgentError(
-                f"{odd[0]} has {counts[self.names.index(odd[0])]} constraints, {self.names[0]} has {counts[0]}"
-            )
+        counts = [self._opened(number, walk, shared, ref, deadline) for number, ref in enumerate(asked)]
+        for name, count in zip(self.names, counts, strict=True):
+            if count != counts[0]:
+                raise AgentError(f"{name} has {count} constraints, but {self.names[0]} has {counts[0]}")
         return counts[0]
 
-    def revive(self, number: int, error: Any) -> None:
-        """Start an agent anew where Ray has given it up; one that Ray restarts by itself is left to that."""
-        died = self.ray.exceptions.ActorDiedError
-        if isinstance(error, died) and not error.preempted and "restart" not in str(error):
-            self.desks[number] = self._start(number)
+    def _opened(self, number: int, walk: str, program: Any, ref: Any, deadline: float) -> int:
+        name, needs, faults = self.names[number], dict(self.agents[number].resources), self.ray.exceptions
+        while True:
+            try:
+                return self.ray.get(ref, timeout=max(deadline - time.monotonic(), 0.0))
+            except faults.RayTaskError as error:
+                raise AgentError(f"{name} cannot take part: {error.cause}") from error
+            except (faults.RayError, faults.GetTimeoutError) as error:
+                if time.monotonic() >= deadline or "creation task" in str(error):
+                    hint = f"; is there a node with {needs}?" if needs else ""
+                    raise AgentError(f"{name} was not ready within the walk's patience{hint} ({error})") from error
+                self.revive(number, error)
+                time.sleep(AGAIN)
+                ref = self.desks[number].open.remote(walk, program)
+
+    def processes(self) -> list[int]:
+        """The process of each agent, on its own machine."""
+        return self.ray.get([desk.here.remote() for desk in self.desks])
 
     def close(self) -> None:
         """End the agents' processes, and the cluster where it was started here."""
-        if not self.ray.is_initialized():
-            return
-        for desk in self.desks:
-            self.ray.kill(desk)
+        if self.ray.is_initialized():
+            for desk in self.desks:
+                self.ray.kill(desk)
+            if self.owns_cluster:
+                self.ray.shutdown()
         self.desks = []
-        if self.owns_cluster:
-            self.ray.shutdown()
 
     def __enter__(self) -> Network:
         return self
@@ -120,12 +121,15 @@ def _ray() -> Any:
 
 
 def _join(ray: Any, address: str | None) -> bool:
-    """Join the cluster, or start one; whether it was started here, and so is ours to stop."""
+    """Join the cluster, or start one; whether that was done here, so that leaving it is, too."""
     if ray.is_initialized():
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == "local":
-        quiet |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    ray.init(address=address, **quiet)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":  # nothing that listens beyond this machine
+        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    with warnings.catch_warnings():
+        # Ray starts its processes by a fork that is followed by an exec at once, which does JAX no harm.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        ray.init(address=address, **options)
     return True

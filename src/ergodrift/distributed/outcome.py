@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ergodrift.chain import MarkovChain
 from ergodrift.result import Result
 
 
@@ -20,18 +21,20 @@ class Walk:
         solution: the mean of the tokens' solutions, or all of them, leading axis tokens, with combine=None.
         agents: the names of the agents, in the order of the arrays below.
         visits: (agents,) answers that were taken in, a token each.
-        held: (tokens,) hops at which a token held its place, without an answer.
+        held: (tokens,) hops at which a token held its place and made no round.
+        unanswered: (agents,) how many of these were for want of this agent's answer.
         set_aside: why, for each agent that is not asked any more.
         messages: (agents,) questions and answers that travelled.
         bytes: (agents,) what these held, without what Ray and the network wrap around it.
         hops: how often all tokens moved.
         local_rounds: rounds made of each answer.
         seconds: how long this took, waiting included; of the last part, where a walk was resumed.
-        rate: hops a second, all tokens counted.
-        restarts: (agents,) how often an agent was asked again because its process had died.
+        rate: hops a second, all tokens counted, from the second hop on (compilation is over by then).
+        restarts: (agents,) how often an agent's process had died and was met as a new one.
         late: answers that came after their hop was made without them, and were discarded.
         epsilon: for each agent with noise, the privacy cost of all its answers, at its delta.
-        edges: (agents, agents) the chain's transition matrix.
+        pieces: in how many parts the agents that are not set aside fall; a token stays in its own.
+        chain: the walk, as a Markov chain on the agents.
     """
 
     result: Result
@@ -39,6 +42,7 @@ class Walk:
     agents: tuple[str, ...]
     visits: np.ndarray
     held: np.ndarray
+    unanswered: np.ndarray
     set_aside: dict[str, str]
     messages: np.ndarray
     bytes: np.ndarray
@@ -49,7 +53,8 @@ class Walk:
     restarts: np.ndarray
     late: int
     epsilon: dict[str, float]
-    edges: Any
+    pieces: int
+    chain: MarkovChain
 
     @property
     def x(self) -> Any:
@@ -68,6 +73,8 @@ class Walk:
             f"{self.local_rounds} round{'s' * (self.local_rounds > 1)} a visit; {self.rate:,.0f} hops a second, "
             f"{self.held.sum()} held, {self.late} late"
         )
+        if self.pieces > 1:
+            head += f"; without those set aside the agents fall into {self.pieces} parts"
         wide = max(len(name) for name in (*self.agents, "agent"))
         columns = f"{'visits':>12}{'messages':>12}{'kB':>12}{'restarts':>10}"
         lines = [head, f"{'agent':{wide}}{columns}"]

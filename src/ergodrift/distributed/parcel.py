@@ -1,8 +1,9 @@
-"""What is sent to agents once: a problem or a loader, with the code of modules that agents cannot be expected to have."""
+"""What is sent to agents once: a problem or a loader, with the code of modules that agents may not have."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -13,8 +14,7 @@ from typing import Any
 
 def parcel(value: Any, *functions: Callable[..., Any]) -> bytes:
     """`value`, pickled; the modules of these functions travel along, unless they are installed packages."""
-    from ray import cloudpickle
-
+    cloudpickle: Any = importlib.import_module("ray.cloudpickle")
     with contextlib.ExitStack() as stack:
         for module in {id(module): module for module in map(_own_module, functions) if module}.values():
             stack.enter_context(_by_value(cloudpickle, module))
@@ -23,9 +23,7 @@ def parcel(value: Any, *functions: Callable[..., Any]) -> bytes:
 
 def opened(sent: bytes) -> Any:
     """What was sent. It may run code: an agent takes parcels from its hub alone."""
-    from ray import cloudpickle
-
-    return cloudpickle.loads(sent)
+    return importlib.import_module("ray.cloudpickle").loads(sent)
 
 
 def _own_module(function: Callable[..., Any]) -> ModuleType | None:

@@ -50,25 +50,34 @@ def _as_kept(carry: loop.Carry, local_rounds: int) -> loop.Carry:
 
 
 class Hub:
-    """The compiled functions of a walk. `leave` asks, `arrive` takes answers in, `block` goes on to the next 64 hops."""
+    """The compiled functions of a walk: `leave` asks, `arrive` takes answers in, `block` draws for the next 64 hops."""
 
-    def __init__(self, program: Program, setup: loop.Setup) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
-        self.setup = jax.tree.map(jnp.asarray, setup)
+        self.setup = jax.tree.map(jnp.asarray, program.setup)
         self.local = program.local_rounds > 1
         self.question_width = wire.width(wire.blank_token(program) if self.local else program.x0)
         answer = self._visit() if self.local else zero_feedback(program.x0, program.num_constraints)[:4]
         self.answer_width = wire.width(answer)
         self.leave = jax.jit(jax.vmap(self._question))
-        self.arrive = functools.partial(jax.jit(self._arrive, donate_argnums=1), self.setup)
-        self.block = functools.partial(jax.jit(self._block, donate_argnums=1), self.setup)
-        self.observe = functools.partial(jax.jit(jax.vmap(loop.observe, (None, 0, 0))), self.setup)
+        self._arrived = wire.bound(self._arrive, self.setup, donate=True)
+        self.block = wire.bound(self._block, self.setup, donate=True)
+        self.observe = wire.bound(jax.vmap(loop.observe, (None, 0, 0)), self.setup)
 
     def start(self, starts: Any, levels: Any) -> loop.Carry:
         program = self.program
         return begin(
             self.setup, program.x0, (0,) * program.num_constraints, starts, levels, local_rounds=program.local_rounds
         )
+
+    def arrive(self, carry: loop.Carry, answers: Any, agents: Any, answered: Any) -> tuple[loop.Carry, Any, Any]:
+        """The carry after all answers, the next questions, and which tokens have moved.
+
+        A token without an answer, or with one that is not finite, stays as it is, to the last bit.
+        """
+        drawn = {"sampler": carry.sampler, "indices": carry.indices}  # of no use here, and every leaf costs a call time
+        new, questions, moved = self._arrived(carry._replace(sampler=None, indices=None), answers, agents, answered)
+        return new._replace(**drawn), np.asarray(questions), np.asarray(moved)
 
     def _visit(self) -> Visit:
         return Visit(*wire.blank_token(self.program), wire.zero_sums(self.program))
@@ -78,11 +87,7 @@ class Hub:
 
     def _arrive(
         self, setup: loop.Setup, carry: loop.Carry, answers: Any, agents: Any, answered: Any
-    ) -> tuple[loop.Carry, jax.Array, jax.Array]:
-        """The carry after all answers, the next questions, and which tokens have moved.
-
-        A token without an answer, or with one that is not finite, stays as it is, to the last bit.
-        """
+    ) -> tuple[loop.Carry, Any, Any]:
         take = self._take_visit if self.local else self._take_feedback
 
         def one(carry: loop.Carry, words: Any, agent: Any, answered: Any) -> tuple[loop.Carry, jax.Array, jax.Array]:

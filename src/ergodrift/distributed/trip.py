@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 
 from ergodrift.chain import MarkovChain
 from ergodrift.checkpoint import Checkpoint
-from ergodrift.distributed.network import QuorumError
-from ergodrift.distributed.roll import AGAIN, Roll
+from ergodrift.distributed.network import AGAIN, QuorumError
+from ergodrift.distributed.roll import Roll
 from ergodrift.distributed.tokens import Hub, Moves
 from ergodrift.progress import Progress
 from ergodrift.sampler import BLOCK
@@ -28,6 +29,7 @@ class Trip:
         target: (tokens,) the agent each is to visit next.
         hop: hops made.
         held: (tokens,) hops without a round.
+        unanswered: (agents,) how many of these were for want of this agent's answer.
         visits: (agents,) answers taken in.
         records: what was recorded so far.
     """
@@ -35,7 +37,7 @@ class Trip:
     def __init__(
         self, hub: Hub, roll: Roll, chain: MarkovChain, keys: Any, paths: Any, hops: int, grid: np.ndarray, quorum: int
     ) -> None:
-        self.hub, self.roll, self.paths, self.hops, self.quorum = hub, roll, paths, hops, quorum
+        self.hub, self.roll, self.chain, self.paths, self.hops, self.quorum = hub, roll, chain, paths, hops, quorum
         self.moves = Moves(chain.sampler())
         starts, first = jax.vmap(chain.sampler().start)(path_keys(keys))
         self.target = np.asarray(first) if paths is None else paths[:, 0]
@@ -47,7 +49,8 @@ class Trip:
         self.records: Any = jax.tree.map(lambda leaf: np.zeros((*room, *leaf.shape[1:]), leaf.dtype), shapes)
         self.hop = 0
         self.held = np.zeros(len(keys), np.int64)
-        self.visits = np.zeros(len(roll.present), np.int64)
+        self.visits, self.unanswered = np.zeros((2, len(roll.present)), np.int64)
+        self.rate = 0.0
         self.saved: Checkpoint | None = None
         self.every = 0
 
@@ -55,19 +58,19 @@ class Trip:
         """Go on from what was saved, and save every so many hops."""
         self.saved, self.every = saved, every
         roll = self.roll
-        self.carry, self.records, where, counts, numbers = saved.restore(self._whole())
+        self.carry, self.records, where, counts, numbers, reasons = saved.restore(self._whole())
         self.place, self.target, self.held = where
-        self.visits, roll.messages, roll.bytes, roll.asked, roll.restarts, aside = counts
+        self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts = counts
         self.hop, roll.late = (int(number) for number in numbers)
-        for agent in np.flatnonzero(aside):
-            roll.set_aside(int(agent), "it was before the walk was resumed")
+        for agent in np.flatnonzero(reasons):
+            roll.set_aside(int(agent), str(reasons[agent]))
 
     def _whole(self) -> Any:
         roll = self.roll
-        aside = np.isin(np.arange(len(self.visits)), list(roll.reasons)).astype(np.int64)
-        counts = np.stack([self.visits, roll.messages, roll.bytes, roll.asked, roll.restarts, aside])
+        counts = np.stack([self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts])
         where = np.stack([self.place, self.target, self.held]).astype(np.int64)
-        return self.carry, self.records, where, counts, np.array([self.hop, roll.late])
+        reasons = np.array([roll.reasons.get(agent, "") for agent in range(len(self.visits))])
+        return self.carry, self.records, where, counts, np.array([self.hop, roll.late]), reasons
 
     def save(self) -> None:
         """Write the walk to its checkpoint, if it has one."""
@@ -76,25 +79,29 @@ class Trip:
 
     def go(self, name: str) -> None:
         """Make all hops that are left."""
-        bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
-        questions, ahead = np.asarray(self.hub.leave(self.carry)), np.asarray(self.carry.indices)
+        bar, began, first = Progress(name, self.hops), 0.0, self.hop + 1
+        questions, bits = np.asarray(self.hub.leave(self.carry)), np.asarray(self.carry.indices)
         self._observe()
         try:
             while self.hop < self.hops:
-                at = self.hop % BLOCK
-                if at == 0:
+                if self.hop % BLOCK == 0:
                     self.carry = self.hub.block(self.carry, np.int32(self.hop))
-                    ahead = np.asarray(self.carry.indices)
-                    bar.update(self.hop, self._note(time.monotonic() - began, first))
+                    bits = np.asarray(self.carry.indices)
+                    bar.update(self.hop, self._note())
                 questions = self._visit(questions)
-                self.hop += 1
                 if self.paths is None:
-                    self.target = self.moves(self.place, ahead[:, at])
-                elif self.hop < self.hops:
-                    self.target = self.paths[:, self.hop]
+                    self.target = self.moves(self.place, bits[:, self.hop % BLOCK])
+                elif self.hop + 1 < self.hops:
+                    self.target = self.paths[:, self.hop + 1]
+                self.hop += 1
                 self._observe()
                 if self.every and self.hop % self.every == 0:
                     self.save()
+                self._check_quorum()
+                if self.hop == first:
+                    began = time.monotonic()
+                else:
+                    self.rate = (self.hop - first) * len(self.place) / (time.monotonic() - began)
         finally:
             bar.close()
         self.save()
@@ -102,8 +109,8 @@ class Trip:
     def _visit(self, questions: np.ndarray) -> np.ndarray:
         """One hop of all tokens; the next questions."""
         roll, target = self.roll, self._allowed()
-        answers, answered = np.empty((len(target), self.hub.answer_width), np.uint32), roll.present[target]
-        groups = {int(agent): np.flatnonzero(answered & (target == agent)) for agent in np.unique(target[answered])}
+        answers, answered = np.zeros((len(target), self.hub.answer_width), np.uint32), roll.present[target]
+        groups = {int(agent): np.flatnonzero(target == agent) for agent in np.unique(target[answered])}
         heard = roll.ask({agent: questions[rows] for agent, rows in groups.items()})
         for agent, rows in groups.items():
             if agent in heard:
@@ -111,40 +118,53 @@ class Trip:
             else:
                 answered[rows] = False
         self.carry, questions, moved = self.hub.arrive(self.carry, answers, target, answered)
-        moved = np.asarray(moved)
-        if not moved.all():
+        if moved.all():
+            self.place = target
+        else:
             for agent in np.unique(target[answered & ~moved]):
                 roll.set_aside(int(agent), "its answer is not finite")
             self.held += ~moved
-        self.place = np.where(moved, target, self.place)
+            self.unanswered += np.bincount(target[~moved], minlength=len(self.visits))
+            self.place = np.where(moved, target, self.place)
         self.visits += np.bincount(target[moved], minlength=len(self.visits))
-        self._check_quorum()
-        return np.asarray(questions)
+        return questions
 
     def _allowed(self) -> np.ndarray:
-        """Where tokens go at this hop: to their targets, or nowhere, where these are not there."""
-        roll = self.roll
-        while True:
-            roll.look()
-            there = roll.present[self.target]
-            if there.all():
-                return self.target
+        """Where tokens go at this hop: to their targets, or where they stand, if these are not there."""
+        roll, deadline = self.roll, time.monotonic() + self.roll.patience
+        roll.look()
+        while not roll.present[self.target].all():
             # A walk that is told where to go has no other place to go to.
-            target = self.target if self.paths is not None else np.where(there, self.target, self.place)
-            blocked = ~roll.present[target]
-            if not blocked.all() or not any(int(agent) in roll.probes for agent in target):
+            instead = self.target if self.paths is not None else self.place
+            target = np.where(roll.present[self.target], self.target, instead)
+            hopeless = not any(int(agent) in roll.probes for agent in target)
+            if roll.present[target].any() or hopeless or time.monotonic() > deadline:
                 return target
-            time.sleep(AGAIN)  # every token waits for someone who may come back
+            time.sleep(AGAIN)  # all tokens wait for agents that may come back
+            roll.look()
+        return self.target
 
     def _check_quorum(self) -> None:
-        left = int(self.roll.present.sum())
-        if left >= self.quorum:
-            return
-        self.hop += 1  # this hop is made
-        self.save()
-        where = "was not kept: pass checkpoint=" if self.saved is None else f"is kept in {self.saved.path}"
-        gone = ", ".join(np.array(self.roll.network.names)[~self.roll.present])
-        raise QuorumError(f"{left} agents are left, below quorum={self.quorum}: lost {gone}; the walk {where}")
+        """Stop where too few agents are left, and say where the walk can be found."""
+        roll, left = self.roll, int(self.roll.present.sum())
+        if left < self.quorum:
+            self.save()
+            where = "was not kept (pass checkpoint=...)" if self.saved is None else f"is kept in {self.saved.path}"
+            lost = "; ".join(
+                f"{name}: {roll.reasons.get(agent, 'away')}"
+                for agent, name in enumerate(roll.network.names)
+                if not roll.present[agent]
+            )
+            raise QuorumError(
+                f"{left} agents are left at hop {self.hop}, below quorum={self.quorum} ({lost}); the walk {where}"
+            )
+
+    @property
+    def pieces(self) -> int:
+        """In how many parts the agents fall that are not set aside."""
+        left = [agent for agent in range(len(self.visits)) if agent not in self.roll.reasons]
+        edges = scipy.sparse.csr_array(self.chain.P)[left][:, left]
+        return int(scipy.sparse.csgraph.connected_components(edges, directed=False)[0])
 
     def _observe(self) -> None:
         slot = int(np.searchsorted(self.stops, self.hop))
@@ -154,7 +174,6 @@ class Trip:
             for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):
                 kept[:, slot] = np.asarray(new)
 
-    def _note(self, elapsed: float, first: int) -> str:
-        rate = (self.hop - first) * len(self.place) / max(elapsed, 1e-9)
+    def _note(self) -> str:
         visits = f"{self.visits.min():,} to {self.visits.max():,} visits an agent"
-        return f"; {rate:,.0f} hops/s, {visits}, {self.roll.bytes.sum() / 1e6:,.1f} MB"
+        return f"; {self.rate:,.0f} hops/s, {visits}, {self.roll.bytes.sum() / 1e6:,.1f} MB"

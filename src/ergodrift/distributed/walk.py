@@ -20,6 +20,7 @@ from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.network import Network
 from ergodrift.distributed.outcome import Walk
+from ergodrift.distributed.parcel import parcel
 from ergodrift.distributed.roll import Roll
 from ergodrift.distributed.tokens import Bits, Hub
 from ergodrift.distributed.trip import Trip
@@ -56,14 +57,14 @@ def walk(
 ) -> Walk:
     """Walk tokens over agents that keep their data (Kim and Lee, section 2, with agents as states).
 
-    A token is x_t, Q_t and the algorithm's state. At every hop each token moves to a neighbour, drawn by the chain of the
-    graph (`MarkovChain.from_graph`), and takes in one sample, the data of the agent it is at. The numbers are those of
-    `run` on a `MarkovSource` with the same chain, the pooled data and the tokens as seeds, to rounding.
+    A token is x_t, Q_t and the algorithm's state. At every hop each token moves to a neighbour, drawn by the chain of
+    the graph (`MarkovChain.from_graph`), and takes in one sample, the data of the agent it is at. The numbers are those
+    of `run` on a `MarkovSource` with the same chain, the pooled data and the tokens as seeds, to rounding.
 
-    With `local_rounds` = 1 the hub sends x_t and the agent answers with its `Feedback` at x_t. With k > 1 the hub sends the
-    token, the agent makes k rounds on its own data with the very same `step`, and the token comes back: k rounds for one
-    message each way. That is `run` on the path with every state repeated k times, whose mixing time, counted in samples,
-    is about k times as long: set `edpp(tau_mix)` by that.
+    With `local_rounds` = 1 the hub sends x_t and the agent answers with its `Feedback` at x_t. With k > 1 the hub sends
+    the token, the agent makes k rounds on its own data with the very same `step`, and the token comes back: k rounds
+    for one message each way. That is `run` on the path with every state repeated k times, whose mixing time, counted
+    in samples, is about k times as long: set `edpp(tau_mix)` by that.
 
     All tokens hop together; those at the same agent travel in one message. An agent whose process dies is restarted and
     asked again. One that is silent for `patience` seconds is away until it is heard of again, and one that answers NaN
@@ -131,18 +132,18 @@ def walk(
 
     network = agents if isinstance(agents, Network) else Network(members, address=address, runtime_env=runtime_env)
     try:
-        name = uuid.uuid4().hex
-        wide = bool(jax.config.read("jax_enable_x64"))
-        told = wire.numbers(setup._replace(stream=None))
-        program = Program(told, wire.numbers(x0), 1, local_rounds, wide)
-        program = program._replace(num_constraints=network.open(name, program, patience))
-        hub = Hub(program, setup)
-        roll = Roll(network, name, program, hub.answer_width, patience)
+        walk_id = uuid.uuid4().hex
+        # Agents that only answer need no method; those that have answered such questions before are ready for more.
+        told = wire.numbers(setup._replace(stream=None, method=setup.method if local_rounds > 1 else None))
+        program = Program(told, wire.numbers(x0), 1, local_rounds, bool(jax.config.read("jax_enable_x64")))
+        sent = parcel(program, problem.loss, problem.constraints)
+        program = program._replace(setup=setup, num_constraints=network.open(walk_id, sent, patience))
+        hub = Hub(program)
+        roll = Roll(network, walk_id, sent, hub.answer_width, local_rounds, patience)
         trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
         if checkpoint is not None:
-            identity = (algorithm.name, setup, x0, local_rounds, len(network.names), tuple(network.names))
-            trip.keep(Checkpoint(checkpoint, *identity, chain.P, keys, paths, grid, num_samples), checkpoint_every)
-        began = trip.hop
+            identity = (algorithm.name, setup, x0, local_rounds, tuple(network.names), chain.sampler(), keys, paths)
+            trip.keep(Checkpoint(checkpoint, *identity, grid, num_samples), checkpoint_every)
         clock = time.monotonic()
         trip.go(algorithm.name)
         seconds = time.monotonic() - clock
@@ -161,17 +162,19 @@ def walk(
         agents=tuple(network.names),
         visits=trip.visits,
         held=trip.held,
+        unanswered=trip.unanswered,
         set_aside={network.names[agent]: reason for agent, reason in roll.reasons.items()},
         messages=roll.messages,
         bytes=roll.bytes,
         hops=trip.hops,
         local_rounds=local_rounds,
         seconds=seconds,
-        rate=(trip.hops - began) * len(keys) / seconds,
+        rate=trip.rate,
         restarts=roll.restarts,
         late=roll.late,
         epsilon=_epsilon(network, roll.asked),
-        edges=chain.P,
+        pieces=trip.pieces,
+        chain=chain,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -117,3 +119,16 @@ def _leaf(words: jax.Array, like: Any) -> Any:
 def numbers(tree: Any) -> Any:
     """The pytree with its arrays on the host, to be sent."""
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def bound(function: Callable[..., Any], fixed: Any, donate: bool = False) -> Callable[..., Any]:
+    """`function` compiled, its first argument always this pytree.
+
+    It is taken apart here, not at every call: classes of ours are taken apart in Python, which costs more than a hop.
+    """
+    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, fixed))
+
+    def whole(leaves: Any, *arguments: Any) -> Any:
+        return function(structure.unflatten(leaves), *arguments)
+
+    return functools.partial(jax.jit(whole, donate_argnums=(1,) if donate else ()), leaves)
