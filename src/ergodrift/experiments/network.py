@@ -14,8 +14,7 @@ import scipy
 from ergodrift import check, metrics
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, rdpp, wdpp
 from ergodrift.chain import MarkovChain
-from ergodrift.distributed import Agent, Walk, walk
-from ergodrift.distributed.privacy import Privacy
+from ergodrift.distributed import Agent, Privacy, Walk, walk
 from ergodrift.experiments.reproduce import versions
 from ergodrift.linear import Rows
 from ergodrift.problems import FairnessBounds, fairness, synthetic

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from ergodrift.chain import MarkovChain
+from ergodrift.distributed import Walk
 from ergodrift.report.markup import embedded, fill, number, plural, table, template, value
 
 DOT = '<svg class="dot-key" viewBox="0 0 14 14" aria-hidden="true"><circle cx="7" cy="7" r="5.5"/></svg>'
@@ -18,24 +18,24 @@ COLUMNS = ("Agent", "State", "Visits", "Expected", "Held", "kB")
 PASSES = 300  # of the layout: the pictures stop changing long before
 
 
-def describe(walk: Any, places: Any = None) -> dict[str, Any]:
+def describe(walk: Walk, places: Any = None) -> dict[str, Any]:
     """A `Walk` as numbers and text, ready for JSON and for `network_page`.
 
     Args:
         walk: what `ergodrift.distributed.walk` returned.
         places: (agents, 2), where to draw the agents; found by `layout` unless given.
     """
-    P = np.asarray(walk.edges.toarray() if scipy.sparse.issparse(walk.edges) else walk.edges)
+    P = walk.chain.P.toarray() if scipy.sparse.issparse(walk.chain.P) else walk.chain.P
     places = layout(P) if places is None else np.asarray(places, float)
-    asked = int(np.sum(walk.visits)) + int(np.sum(_unanswered(walk)))
-    expected = MarkovChain(P).stationary * asked
+    asked = int(np.sum(walk.visits)) + int(np.sum(walk.unanswered))
+    expected = walk.chain.stationary * asked
     agents = [
         {
             "name": name,
             "place": np.round(places[k], 4).tolist(),
             "visits": int(walk.visits[k]),
             "expected": float(expected[k]),
-            "unanswered": int(_unanswered(walk)[k]),
+            "unanswered": int(walk.unanswered[k]),
             "messages": int(walk.messages[k]),
             "bytes": int(walk.bytes[k]),
             "restarts": int(walk.restarts[k]),
@@ -54,6 +54,7 @@ def describe(walk: Any, places: Any = None) -> dict[str, Any]:
         "rate": float(walk.rate),
         "held": int(np.sum(walk.held)),
         "late": int(walk.late),
+        "pieces": int(walk.pieces),
         "agents": agents,
         "edges": np.argwhere(np.triu((P > 0) | (P.T > 0), 1)).tolist(),
     }
@@ -134,6 +135,8 @@ def _summary(walk: Mapping[str, Any], agents: Sequence[Mapping[str, Any]]) -> st
     faults.append(f"<strong>{plural(aside, 'agent')} set aside</strong>" if aside else "no agent was set aside")
     restarts = sum(agent["restarts"] for agent in agents)
     faults.append(f"{plural(restarts, 'restart')}, {plural(walk['late'], 'late answer')} discarded")
+    if walk["pieces"] > 1:
+        faults.append(f"those left fall into {walk['pieces']} parts, between which no token can walk")
     return f"<p>{', '.join(said)}.</p><p>{'; '.join(faults)}.</p>"
 
 
@@ -181,7 +184,3 @@ def _result(results: Mapping[str, Any]) -> str:
 def _setup(results: Mapping[str, Any]) -> str:
     rows = [[escape(name.replace("_", " ")), value(given)] for name, given in results.get("config", {}).items()]
     return table("Settings", ["Setting", "Value"], rows, "words") if rows else "<p>None were given.</p>"
-
-
-def _unanswered(walk: Any) -> np.ndarray:
-    return getattr(walk, "unanswered", np.zeros(len(walk.agents), int))
