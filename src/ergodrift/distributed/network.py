@@ -60,7 +60,7 @@ class Network:
         if self.runtime_env is not None:
             options["runtime_env"] = self.runtime_env
         desk = self.ray.remote(Desk).options(resources=needs, max_restarts=-1, max_task_retries=0, **options)
-        return desk.remote(parcel(agent, *([agent.data] if callable(agent.data) else [])), number)
+        return desk.remote(parcel(agent), number)
 
     def revive(self, number: int, error: Exception) -> None:
         """Start an agent anew where Ray has given it up; one that Ray is restarting is left to that."""

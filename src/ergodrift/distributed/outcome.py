@@ -23,7 +23,7 @@ class Walk:
         visits: (agents,) answers that were taken in, a token each.
         held: (tokens,) hops at which a token held its place and made no round.
         unanswered: (agents,) how many of these were for want of this agent's answer.
-        set_aside: why, for each agent that is not asked any more.
+        set_aside: why, for each agent that was not there at the end.
         messages: (agents,) questions and answers that travelled.
         bytes: (agents,) what these held, without what Ray and the network wrap around it.
         hops: how often all tokens moved.

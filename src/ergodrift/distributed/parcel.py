@@ -6,18 +6,19 @@ import contextlib
 import importlib
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 
-def parcel(value: Any, *functions: Callable[..., Any]) -> bytes:
-    """`value`, pickled; the modules of these functions travel along, unless they are installed packages."""
+def parcel(value: Any) -> bytes:
+    """`value`, pickled. What it uses from modules of the user's own travels along; installed packages do not."""
     cloudpickle: Any = importlib.import_module("ray.cloudpickle")
     with contextlib.ExitStack() as stack:
-        for module in {id(module): module for module in map(_own_module, functions) if module}.values():
-            stack.enter_context(_by_value(cloudpickle, module))
+        for module in list(sys.modules.values()):
+            if _is_own(module):
+                stack.enter_context(_by_value(cloudpickle, module))
         return cloudpickle.dumps(value)
 
 
@@ -26,22 +27,19 @@ def opened(sent: bytes) -> Any:
     return importlib.import_module("ray.cloudpickle").loads(sent)
 
 
-def _own_module(function: Callable[..., Any]) -> ModuleType | None:
-    """The module a function comes from, if it is the user's own; those of a script or notebook are sent anyway."""
-    while hasattr(function, "func"):
-        function = function.func  # type: ignore[attr-defined]
-    name = getattr(function, "__module__", None) or type(function).__module__
-    module = sys.modules.get(name)
+def _is_own(module: Any) -> bool:
+    """Whether a module is the user's own. Scripts and notebooks are sent as they are, without a word from us."""
     file = getattr(module, "__file__", None)
-    if module is None or file is None or name == "__main__" or name.split(".")[0] == "ergodrift":
-        return None
+    if not isinstance(module, ModuleType) or not isinstance(file, str):
+        return False
     installed = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return None if any(Path(file).is_relative_to(place) for place in installed) else module
+    known = module.__name__.split(".")[0] in ("__main__", "ergodrift")
+    return not known and not any(Path(file).is_relative_to(place) for place in installed)
 
 
 @contextlib.contextmanager
 def _by_value(cloudpickle: Any, module: ModuleType) -> Iterator[None]:
-    if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+    if module.__name__ in cloudpickle.list_registry_pickle_by_value() or sys.modules.get(module.__name__) is not module:
         yield
         return
     cloudpickle.register_pickle_by_value(module)

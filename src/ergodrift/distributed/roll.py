@@ -96,6 +96,12 @@ class Roll:
         self.reasons[agent] = reason
         log.warning("%s is set aside: %s", self.network.names[agent], reason)
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why, for each agent that is not present."""
+        away = dict.fromkeys(self.probes, f"away, no answer within {self.patience:g} seconds")
+        return {self.network.names[agent]: reason for agent, reason in sorted({**away, **self.reasons}.items())}
+
     def _gone(self, agent: int, ref: Any) -> None:
         """Do without this agent until it is heard of."""
         self.present[agent] = False

@@ -55,22 +55,19 @@ class Trip:
         self.every = 0
 
     def keep(self, saved: Checkpoint, every: int) -> None:
-        """Go on from what was saved, and save every so many hops."""
+        """Go on from what was saved, and save every so many hops. Agents that were set aside have another chance."""
         self.saved, self.every = saved, every
         roll = self.roll
-        self.carry, self.records, where, counts, numbers, reasons = saved.restore(self._whole())
+        self.carry, self.records, where, counts, numbers = saved.restore(self._whole())
         self.place, self.target, self.held = where
         self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts = counts
         self.hop, roll.late = (int(number) for number in numbers)
-        for agent in np.flatnonzero(reasons):
-            roll.set_aside(int(agent), str(reasons[agent]))
 
     def _whole(self) -> Any:
         roll = self.roll
         counts = np.stack([self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts])
         where = np.stack([self.place, self.target, self.held]).astype(np.int64)
-        reasons = np.array([roll.reasons.get(agent, "") for agent in range(len(self.visits))])
-        return self.carry, self.records, where, counts, np.array([self.hop, roll.late]), reasons
+        return self.carry, self.records, where, counts, np.array([self.hop, roll.late])
 
     def save(self) -> None:
         """Write the walk to its checkpoint, if it has one."""
@@ -150,11 +147,7 @@ class Trip:
         if left < self.quorum:
             self.save()
             where = "was not kept (pass checkpoint=...)" if self.saved is None else f"is kept in {self.saved.path}"
-            lost = "; ".join(
-                f"{name}: {roll.reasons.get(agent, 'away')}"
-                for agent, name in enumerate(roll.network.names)
-                if not roll.present[agent]
-            )
+            lost = "; ".join(f"{name}: {reason}" for name, reason in roll.missing.items())
             raise QuorumError(
                 f"{left} agents are left at hop {self.hop}, below quorum={self.quorum} ({lost}); the walk {where}"
             )

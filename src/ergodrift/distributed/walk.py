@@ -74,7 +74,8 @@ def walk(
     its next move from where it stands; `held` counts these hops.
 
     Args:
-        problem: loss, constraints and domain; sent to the agents, so that they must have the modules it comes from.
+        problem: loss, constraints and domain. It is sent to the agents with what it uses of your own modules; installed
+            packages that it uses must be there.
         graph: a networkx graph or adjacency matrix, or a `MarkovChain`; agent i is at its i-th node.
         agents: an `Agent` for each node, or a `Network` of them that lasts longer than this walk.
         algorithm: such as `edpp(tau_mix)`.
@@ -91,7 +92,8 @@ def walk(
             load its data within them.
         quorum: the fewest agents to go on with; half of them unless given.
         checkpoint: a file to keep the walk in. Called again with the same arguments, it goes on from there, to the same
-            numbers to the last bit if no hop was held. The agents' data are not part of what is compared.
+            numbers to the last bit if no hop was held. The agents' data are not part of what is compared; agents that
+            were set aside have another chance.
         checkpoint_every: hops between two writes of it.
         address: of a Ray cluster to join, see `Network`.
         runtime_env: see `Network`.
@@ -136,7 +138,7 @@ def walk(
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
         told = wire.numbers(setup._replace(stream=None, method=setup.method if local_rounds > 1 else None))
         program = Program(told, wire.numbers(x0), 1, local_rounds, bool(jax.config.read("jax_enable_x64")))
-        sent = parcel(program, problem.loss, problem.constraints)
+        sent = parcel(program)
         program = program._replace(setup=setup, num_constraints=network.open(walk_id, sent, patience))
         hub = Hub(program)
         roll = Roll(network, walk_id, sent, hub.answer_width, local_rounds, patience)
@@ -163,7 +165,7 @@ def walk(
         visits=trip.visits,
         held=trip.held,
         unanswered=trip.unanswered,
-        set_aside={network.names[agent]: reason for agent, reason in roll.reasons.items()},
+        set_aside=roll.missing,
         messages=roll.messages,
         bytes=roll.bytes,
         hops=trip.hops,
