@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -67,6 +68,14 @@ def test_unknown_names_are_refused_with_those_that_are_known(capsys):
             cli.main(["walk", option, "nothing"])
         error = capsys.readouterr().err
         assert all(name in error for name in known)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_examples_are_commands(name):
+    """Each example is a command and what it does, at least two spaces apart."""
+    for line in cli.COMMANDS[name].EXAMPLES.splitlines():
+        example = re.split(r"\s{2,}", line.strip())[0]
+        assert cli.build_parser().parse_args(example.split()[1:]).run is cli.COMMANDS[name].run
 
 
 def command(out, *more):

@@ -87,6 +87,10 @@ class Cluster:
                 "DISKS": str(a.disk.parent),
                 "PYTHONPATH": str(ROOT / "src"),
                 "JAX_PLATFORMS": "cpu",
+                # What one process compiles, the others find: that saves time, and no more is shared.
+                "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
                 "RAY_USAGE_STATS_ENABLED": "0",
             }
         enter = ["nsenter", f"--target={a.switch}", "--net"]
@@ -162,9 +166,14 @@ def guided(folder, tls=True):
 
 
 @pytest.fixture(scope="module")
-def secure(tmp_path_factory):
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def secure(folder):
     """The cluster of the guide after its walk, while strangers knock at its door."""
-    with guided(tmp_path_factory.mktemp("cluster") / "tls") as cluster:
+    with guided(folder / "tls") as cluster:
         changes = {"nobody strange": "true", **{name: change for name, (change, _) in STRANGERS.items()}}
         cluster.printed = cluster.a.run(f"cd ~; {HUB}", timeout=PATIENCE)
         for name, change in changes.items():
@@ -200,11 +209,11 @@ def test_a_stranger_is_refused(secure, stranger):
     assert secure.callers[stranger].returncode not in (0, 124), output
 
 
-def test_nothing_can_be_read_on_the_wire(secure, tmp_path):
+def test_nothing_can_be_read_on_the_wire(secure, folder):
     """With TLS neither x, nor the token, nor a row; without it x and the token, so it looks. No row travels."""
     hidden = secure.hidden
     assert len(hidden) > 200_000  # 2,000 visits of two machines, half of them over the cable, at some hundred bytes
-    with guided(tmp_path / "plain", tls=False) as plain:
+    with guided(folder / "plain", tls=False) as plain:
         plain.a.run(f"cd ~; {HUB.replace('num_samples=1000', 'num_samples=50')}", timeout=PATIENCE)
         readable = plain.wire()
         tokens = [(cluster.a.disk / "home/.ray/auth_token").read_bytes().strip() for cluster in (secure, plain)]
