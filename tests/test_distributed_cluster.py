@@ -196,19 +196,6 @@ def test_agents_stay_where_their_data_are(secure):
     assert not Path("/srv/site").exists()
 
 
-def test_who_has_token_and_certificate_is_let_in(secure):
-    output, _ = secure.callers["nobody strange"].communicate(timeout=PATIENCE)
-    assert "let in" in output
-
-
-@pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stranger_is_refused(secure, stranger):
-    output, _ = secure.callers[stranger].communicate(timeout=PATIENCE)
-    assert "let in" not in output
-    assert STRANGERS[stranger][1] in output
-    assert secure.callers[stranger].returncode not in (0, 124), output
-
-
 def test_nothing_can_be_read_on_the_wire(secure, folder):
     """With TLS neither x, nor the token, nor a row; without it x and the token, so it looks. No row travels."""
     hidden = secure.hidden
@@ -223,6 +210,19 @@ def test_nothing_can_be_read_on_the_wire(secure, folder):
     assert X0.tobytes() not in hidden
     assert tokens[0] not in hidden
     assert not [row for row in rows if row in readable or row in hidden]
+
+
+def test_who_has_token_and_certificate_is_let_in(secure):
+    output, _ = secure.callers["nobody strange"].communicate(timeout=PATIENCE)
+    assert "let in" in output
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_stranger_is_refused(secure, stranger):
+    output, _ = secure.callers[stranger].communicate(timeout=PATIENCE)
+    assert "let in" not in output
+    assert STRANGERS[stranger][1] in output
+    assert secure.callers[stranger].returncode not in (0, 124), output
 
 
 def test_a_machine_that_dies_and_comes_back_changes_nothing(secure):

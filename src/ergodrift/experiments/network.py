@@ -87,16 +87,14 @@ def network(graph: str, agents: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
     [0, 1, 1, 1]
     """
     numbers = np.arange(agents)
-    turn = np.exp(2j * np.pi * (numbers / agents - 0.25))
-    places = np.stack([turn.real, turn.imag], axis=1)
+    places = _circle(numbers / agents)
     if graph == "ring":
         joined = np.isin((numbers[:, None] - numbers) % agents, (1, agents - 1))
     elif graph == "complete":
         joined = ~np.eye(agents, dtype=bool)
     elif graph == "star":
         joined = (numbers[:, None] == 0) ^ (numbers == 0)
-        turn = np.exp(2j * np.pi * (numbers / (agents - 1) - 0.25))
-        places = np.where(numbers[:, None] == 0, 0.0, np.stack([turn.real, turn.imag], axis=1))
+        places = np.where(numbers[:, None] == 0, 0.0, _circle(numbers / (agents - 1)))
     elif graph == "grid":
         places = np.stack(np.divmod(numbers, int(np.ceil(np.sqrt(agents))))[::-1], axis=1).astype(float)
         joined = np.abs(places[:, None] - places).sum(axis=2) == 1
@@ -108,6 +106,11 @@ def network(graph: str, agents: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
     else:
         raise ValueError(f"graph must be one of {', '.join(GRAPHS)}, got {graph!r}")
     return joined.astype(float), places
+
+
+def _circle(turns: np.ndarray) -> np.ndarray:
+    """Places on the unit circle, clockwise from the top of the picture, whose second axis points down."""
+    return np.stack([np.sin(2 * np.pi * turns), -np.cos(2 * np.pi * turns)], axis=1)
 
 
 def own_rows(number: int, agents: int, points: int, seed: int) -> Rows:

@@ -94,14 +94,14 @@ def layout(P: Any) -> np.ndarray:
     P = np.asarray(P)
     count = len(P)
     hops = scipy.sparse.csgraph.shortest_path((P > 0) | (P.T > 0), directed=False, unweighted=True)
-    circle = np.exp(2j * np.pi * np.arange(count) / count)
-    turned = np.stack([circle.real, circle.imag], axis=1)
+    angle = 2 * np.pi * np.arange(count) / count
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     if count < 3:
-        return turned
+        return circle
     centred = np.eye(count) - 1 / count
     scale, axes = scipy.linalg.eigh(-centred @ hops**2 @ centred / 2, subset_by_index=[count - 2, count - 1])
     # A little of the circle tells apart agents that classical scaling sees in the same place.
-    places = axes * np.sqrt(np.maximum(scale, 0)) + 0.05 * turned
+    places = axes * np.sqrt(np.maximum(scale, 0)) + 0.05 * circle
     away = hops + np.eye(count)
     weight = away**-2 * (1 - np.eye(count))
     solve = np.linalg.pinv(np.diag(weight.sum(axis=1)) - weight)
