@@ -13,7 +13,8 @@ import pytest
 import scipy
 
 from ergodrift import cli
-from ergodrift.experiments.network import ALGORITHMS, GRAPHS, Demo, network, own_rows
+from ergodrift.experiments.graphs import GRAPHS, network
+from ergodrift.experiments.network import ALGORITHMS, Demo, local_rounds_study, own_rows
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'ergodrift[ray]'")
 
@@ -121,3 +122,11 @@ def test_a_finished_walk_is_found_in_its_checkpoint(written):
     after = json.loads((out / "results.json").read_text())
     assert after["solution"] == before["solution"]
     assert after["walk"]["agents"] == before["walk"]["agents"]
+
+
+def test_local_rounds_are_studied_as_the_page_says():
+    """The table has a row an algorithm and k; fewer visits for the same samples do not help."""
+    rows = [line.split("|")[1:-1] for line in local_rounds_study(visits=30, rounds=(1, 4), tokens=8).splitlines()[2:]]
+    assert [(row[0].strip(), int(row[1])) for row in rows] == [("EDPP", 1), ("EDPP", 4), ("RDPP", 1), ("RDPP", 4)]
+    same_samples = [float(row[3]) for row in rows]
+    assert same_samples[0] < same_samples[1]

@@ -11,7 +11,7 @@ import pytest
 import browsing
 import ergodrift as ed
 from ergodrift.distributed import Walk
-from ergodrift.experiments.network import GRAPHS, network
+from ergodrift.experiments.graphs import GRAPHS, network
 from ergodrift.report.network import describe, layout, network_page
 
 ATTACK = "</script><script>document.title = 'broken'</script> {{count}} & <b>bold</b>"

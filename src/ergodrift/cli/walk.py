@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ergodrift.cli.common import UsageError, add_output, make_room
-from ergodrift.experiments.network import ALGORITHMS, GRAPHS, KINDS
+from ergodrift.experiments.graphs import GRAPHS
+from ergodrift.experiments.network import ALGORITHMS, KINDS
 
 HELP = "walk tokens over agents that keep their data, and show the network"
 DESCRIPTION = """Start agents with different data on a network, each in a process of its own; walk tokens over them on

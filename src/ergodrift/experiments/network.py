@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-import scipy
 
 from ergodrift import check, metrics
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, rdpp, wdpp
 from ergodrift.chain import MarkovChain
 from ergodrift.distributed import Agent, Privacy, Walk, walk
+from ergodrift.experiments.graphs import GRAPHS, network
 from ergodrift.experiments.reproduce import versions
 from ergodrift.linear import Rows
+from ergodrift.problem import Problem
 from ergodrift.problems import FairnessBounds, fairness, synthetic
-from ergodrift.reference import solve_reference
+from ergodrift.reference import Reference, solve_reference
+from ergodrift.result import Result
 from ergodrift.run import run
 from ergodrift.source import MarkovSource
 
@@ -30,7 +32,6 @@ ABOUT = (
     "optimum and positive elsewhere; constraints are met where they are at most 0."
 )
 KINDS = ("metropolis", "max_degree", "lazy", "simple")
-GRAPHS = ("ring", "grid", "star", "geometric", "complete")
 ALGORITHMS = ("edpp", "mdpp", "adpp", "dpp", "rdpp", "wdpp", "pd")
 
 
@@ -75,42 +76,15 @@ class Demo:
         if self.noise and self.clip is None:
             raise ValueError(f"noise={self.noise} needs clip: noise is in multiples of what an answer is clipped to")
 
+    @property
+    def seeds(self) -> range:
+        """Those of the tokens' paths."""
+        return range(self.seed, self.seed + self.tokens)
 
-def network(graph: str, agents: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """A graph by its name: adjacency (agents, agents), and places (agents, 2) to draw it with.
-
-    "geometric" joins agents at random places that are near each other, and what that leaves apart by a least spanning
-    tree.
-
-    >>> adjacency, _ = network("star", 4)
-    >>> adjacency[0].astype(int).tolist()
-    [0, 1, 1, 1]
-    """
-    numbers = np.arange(agents)
-    places = _circle(numbers / agents)
-    if graph == "ring":
-        joined = np.isin((numbers[:, None] - numbers) % agents, (1, agents - 1))
-    elif graph == "complete":
-        joined = ~np.eye(agents, dtype=bool)
-    elif graph == "star":
-        joined = (numbers[:, None] == 0) ^ (numbers == 0)
-        places = np.where(numbers[:, None] == 0, 0.0, _circle(numbers / (agents - 1)))
-    elif graph == "grid":
-        places = np.stack(np.divmod(numbers, int(np.ceil(np.sqrt(agents))))[::-1], axis=1).astype(float)
-        joined = np.abs(places[:, None] - places).sum(axis=2) == 1
-    elif graph == "geometric":
-        places = np.random.default_rng([seed, agents]).random((agents, 2))
-        apart = np.linalg.norm(places[:, None] - places, axis=2)
-        tree = scipy.sparse.csgraph.minimum_spanning_tree(apart).toarray()
-        joined = (apart < np.sqrt(5 / (np.pi * agents))) & (apart > 0) | (tree + tree.T > 0)  # about 5 neighbours
-    else:
-        raise ValueError(f"graph must be one of {', '.join(GRAPHS)}, got {graph!r}")
-    return joined.astype(float), places
-
-
-def _circle(turns: np.ndarray) -> np.ndarray:
-    """Places on the unit circle, clockwise from the top of the picture, whose second axis points down."""
-    return np.stack([np.sin(2 * np.pi * turns), -np.cos(2 * np.pi * turns)], axis=1)
+    @property
+    def shared(self) -> dict[str, int]:
+        """What every agent must know to make its own rows."""
+        return {"agents": self.agents, "points": self.points, "seed": self.seed}
 
 
 def own_rows(number: int, agents: int, points: int, seed: int) -> Rows:
@@ -125,87 +99,134 @@ def _fairness(number: int, agents: int, points: int, seed: int) -> tuple[Any, Ro
     return problem, jax.tree.map(lambda leaf: leaf[0], data), bounds
 
 
-def demo(config: Demo, **options: Any) -> tuple[Walk, dict[str, Any]]:
-    """Walk, then judge: the walk, and what to say about it, ready for JSON but for the walk itself.
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A demo made ready: the agents, and for the judges all their data in one place."""
 
-    The judges pool all data: the optimum from an independent solver, and `run` on the same paths, which must end at
-    the same points. Options are those of `walk` for engine and faults: `address`, `checkpoint`, `patience`, ...
-    """
-    adjacency, places = network(config.graph, config.agents, config.seed)
-    chain = MarkovChain.from_graph(adjacency, config.kind)
-    privacy = None if config.clip is None else Privacy(config.clip, config.noise)
-    shared = {"agents": config.agents, "points": config.points, "seed": config.seed}
-    agents = [
-        Agent(functools.partial(own_rows, number, **shared), f"agent {number}", privacy=privacy)
-        for number in range(config.agents)
-    ]
-    pooled = [_fairness(number, **shared) for number in range(config.agents)]
-    problem = pooled[0][0]
-    source = MarkovSource(chain, jax.tree.map(lambda *rows: np.stack(rows), *(data for _, data, _ in pooled)))
-    tau = chain.mixing_time()
-    algorithm = _algorithm(config, tau, [bounds for *_, bounds in pooled])
-    x0 = np.zeros(3)
-    hops = config.samples // config.local_rounds
-    grid = np.unique(np.geomspace(min(10, hops), hops, RECORDS).round().astype(int)) * config.local_rounds
-    setting = {"x0": x0, "num_samples": config.samples, "record": grid}
-    walked = walk(
-        *(problem, chain, agents, algorithm),
-        tokens=range(config.seed, config.seed + config.tokens),
-        local_rounds=config.local_rounds,
-        **setting,
-        **options,
-    )
-    reference = solve_reference(problem, source, x0)
-    quality = metrics.evaluate(walked.result, problem, source, reference)
-    records = [
-        {
-            "samples": int(samples),
-            "Lagrangian gap": float(np.mean(quality.lagrangian_gap[:, k])),
-            **{
-                f"constraint {i + 1}": float(np.mean(quality.infeasibility[:, k, i]))
-                for i in range(quality.infeasibility.shape[-1])
-            },
+    config: Demo
+    chain: MarkovChain
+    places: np.ndarray
+    problem: Problem
+    source: MarkovSource
+    bounds: list[FairnessBounds]
+
+    @staticmethod
+    def prepare(config: Demo) -> Setup:
+        """Build the network and draw everybody's data."""
+        adjacency, places = network(config.graph, config.agents, config.seed)
+        chain = MarkovChain.from_graph(adjacency, config.kind)
+        problems, data, bounds = zip(
+            *(_fairness(number, **config.shared) for number in range(config.agents)), strict=True
+        )
+        source = MarkovSource(chain, jax.tree.map(lambda *rows: np.stack(rows), *data))
+        return Setup(config, chain, places, problems[0], source, list(bounds))
+
+    def agents(self) -> list[Agent]:
+        """Agents that make their own data, where they run."""
+        config = self.config
+        privacy = None if config.clip is None else Privacy(config.clip, config.noise)
+        loaders = [functools.partial(own_rows, number, **config.shared) for number in range(config.agents)]
+        return [Agent(loader, f"agent {number}", privacy=privacy) for number, loader in enumerate(loaders)]
+
+    def algorithm(self) -> Algorithm:
+        """The algorithm by its name; mixing times are counted in samples, of which a visit takes `local_rounds`."""
+        config, bounds = self.config, self.bounds
+        steepest = max(max(bound.loss_grad, bound.constraint_jac) for bound in bounds)
+        makers: dict[str, Callable[[], Algorithm]] = {
+            "edpp": lambda: edpp(self.chain.mixing_time() * config.local_rounds),
+            "mdpp": mdpp,
+            "adpp": adpp,
+            "dpp": dpp,
+            "rdpp": rdpp,
+            "wdpp": wdpp,
+            "pd": lambda: pd(config.samples, steepest, max(bound.constraints for bound in bounds)),
         }
-        for k, samples in enumerate(grid)
-    ]
+        return makers[config.algorithm]()
+
+    def options(self) -> dict[str, Any]:
+        """What `walk` and `run` are both told."""
+        hops, rounds = self.config.samples // self.config.local_rounds, self.config.local_rounds
+        grid = np.unique(np.geomspace(min(10, hops), hops, RECORDS).round().astype(int)) * rounds
+        return {"x0": np.zeros(3), "num_samples": self.config.samples, "record": grid}
+
+    def walk(self, **engine: Any) -> Walk:
+        """The walk over processes."""
+        config, given = self.config, (self.problem, self.chain, self.agents(), self.algorithm())
+        return walk(*given, tokens=config.seeds, local_rounds=config.local_rounds, **self.options(), **engine)
+
+    def run(self) -> Result:
+        """The same in this process, on all data."""
+        config = self.config
+        visited = np.asarray(self.source.paths(config.seeds, config.samples // config.local_rounds))
+        paths = np.repeat(visited, config.local_rounds, axis=1)
+        return run(self.algorithm(), self.problem, self.source, seeds=config.seeds, paths=paths, **self.options())
+
+    @functools.cached_property
+    def reference(self) -> Reference:
+        """The optimum, by an independent solver."""
+        return solve_reference(self.problem, self.source, np.zeros(3))
+
+    def judge(self, result: Result) -> list[dict[str, Any]]:
+        """At each record the means over tokens of the Lagrangian gap and of the constraints, at x̄."""
+        quality = metrics.evaluate(result, self.problem, self.source, self.reference)
+        gaps, constraints = (np.mean(values, axis=0) for values in (quality.lagrangian_gap, quality.infeasibility))
+        return [
+            {
+                "samples": int(samples),
+                "Lagrangian gap": float(gap),
+                **{f"constraint {i + 1}": float(value) for i, value in enumerate(values)},
+            }
+            for samples, gap, values in zip(result.samples, gaps, constraints, strict=True)
+        ]
+
+
+def demo(config: Demo, **engine: Any) -> tuple[Walk, dict[str, Any]]:
+    """Walk, then judge: the walk, and what to say about it, ready for JSON.
+
+    The judges have all data in one place: the optimum from an independent solver, and, for a walk without noise on
+    which every hop was made, `run` on the same paths, which must come by the same points.
+
+    Args:
+        config: what to walk over, and how.
+        engine: options of `walk` for engine and faults: `address`, `checkpoint`, `patience`, ...
+    """
+    setup = Setup.prepare(config)
+    walked = setup.walk(**engine)
     found = {
         "schema": SCHEMA,
         "versions": versions(),
-        "config": {**dataclasses.asdict(config), "mixing_time": tau},
+        "config": {**dataclasses.asdict(config), "mixing_time": setup.chain.mixing_time()},
         "about": ABOUT,
-        "records": records,
-        "reference": {"x": reference.x.tolist(), "value": float(reference.value)},
+        "records": setup.judge(walked.result),
+        "reference": {"x": setup.reference.x.tolist(), "value": float(setup.reference.value)},
         "solution": np.asarray(walked.solution).tolist(),
-        "places": places.tolist(),
+        "places": setup.places.tolist(),
     }
-    if privacy is None and not np.any(walked.held) and not walked.set_aside:
-        found["difference"] = _difference(walked, algorithm, problem, source, config, setting)
+    if config.clip is None and not walked.held.any() and not walked.set_aside:
+        alone = setup.run()
+        pairs = [(walked.result.x, alone.x), (walked.result.queue, alone.queue)]
+        found["difference"] = max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
     return walked, found
 
 
-def _difference(
-    walked: Walk, algorithm: Algorithm, problem: Any, source: MarkovSource, config: Demo, setting: dict[str, Any]
-) -> float:
-    """The largest difference between the walk's points and queues and those of `run` on the pooled data."""
-    seeds = range(config.seed, config.seed + config.tokens)
-    visited = np.asarray(source.paths(seeds, config.samples // config.local_rounds))
-    alone = run(
-        algorithm, problem, source, seeds=seeds, paths=np.repeat(visited, config.local_rounds, axis=1), **setting
-    )
-    pairs = [(walked.result.x, alone.x), (walked.result.queue, alone.queue)]
-    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
+def local_rounds_study(visits: int = 1000, rounds: Sequence[int] = (1, 4, 16), tokens: int = 16) -> str:
+    """What local rounds cost and save, as a Markdown table: the same number of visits, and the same number of samples.
+
+    By `run`, which gives the walk's numbers.
+    """
+    lines = [
+        f"| Lagrangian gap of x̄ | k | {visits:,} visits a token | {visits * max(rounds):,} samples a token |",
+        "|---|---|---|---|",
+    ]
+    for algorithm in ("edpp", "rdpp"):
+        for k in rounds:
+            ends = []
+            for samples in (visits * k, visits * max(rounds)):
+                setup = Setup.prepare(Demo(algorithm=algorithm, tokens=tokens, samples=samples, local_rounds=k))
+                ends.append(setup.judge(setup.run())[-1]["Lagrangian gap"])
+            lines.append(f"| {algorithm.upper()} | {k} | {ends[0]:.1e} | {ends[1]:.1e} |")
+    return "\n".join(lines)
 
 
-def _algorithm(config: Demo, tau: int, bounds: list[FairnessBounds]) -> Algorithm:
-    """The algorithm by its name; mixing times are counted in samples, of which a visit takes `local_rounds`."""
-    steepest = max(max(bound.loss_grad, bound.constraint_jac) for bound in bounds)
-    makers: dict[str, Callable[[], Algorithm]] = {
-        "edpp": lambda: edpp(tau * config.local_rounds),
-        "mdpp": mdpp,
-        "adpp": adpp,
-        "dpp": dpp,
-        "rdpp": rdpp,
-        "wdpp": wdpp,
-        "pd": lambda: pd(config.samples, steepest, max(bound.constraints for bound in bounds)),
-    }
-    return makers[config.algorithm]()
+if __name__ == "__main__":
+    print(local_rounds_study())
