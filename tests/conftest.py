@@ -1,5 +1,6 @@
 """A Ray cluster for the tests of walks, one for each worker of pytest."""
 
+import logging
 import os
 import tempfile
 import warnings
@@ -22,7 +23,7 @@ def cluster():
             warnings.simplefilter("ignore")  # of forks, and of what Ray itself imports
             ray.init(
                 num_cpus=2, include_dashboard=False, _temp_dir=f"{short}/r", _node_ip_address="127.0.0.1",
-                log_to_driver=False, logging_level="ERROR",
+                log_to_driver=False, logging_level=logging.ERROR,
             )  # fmt: skip
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -13,6 +13,7 @@ import scipy
 import ergodrift as ed
 import problems
 from ergodrift import distributed as dd
+from ergodrift.distributed import network as networks
 from ergodrift.distributed import wire
 from ergodrift.distributed.privacy import Secret
 from ergodrift.distributed.tokens import Moves
@@ -302,7 +303,7 @@ def test_wrong_arguments_are_named_before_any_process_starts(tmp_path):
         dd.Network([])
 
 
-def test_agents_that_cannot_take_part_are_named(cluster):
+def test_agents_that_cannot_take_part_are_named(cluster, monkeypatch):
     def broken():
         raise FileNotFoundError("/data/site-b.parquet")
 
@@ -319,7 +320,8 @@ def test_agents_that_cannot_take_part_are_named(cluster):
         with pytest.raises(dd.AgentError, match=reason):
             dd.walk(PROBLEM, np.ones((2, 2)) - np.eye(2), two, ed.edpp(4.0), x0=ZERO, num_samples=4)
     far = [agents()[0], dd.Agent(agents()[1].data, name="b", resources={"site:mars": 1})]
-    with pytest.raises(dd.AgentError, match=r"b was not ready .* is there a node with {'site:mars': 1}"):
+    monkeypatch.setattr(networks, "START", 3.0)
+    with pytest.raises(dd.AgentError, match=r"b was not ready in time; is there a node with {'site:mars': 1}"):
         dd.walk(PROBLEM, np.ones((2, 2)) - np.eye(2), far, ed.edpp(4.0), x0=ZERO, num_samples=4, patience=3)
 
 

@@ -27,8 +27,8 @@ class Desk:
 
     def __init__(self, agent: bytes, number: int) -> None:
         self.sent, self.number = agent, number
-        self.walks: dict[str, Any] = {}  # what answers the questions of a walk; the last one only
-        self.ready: dict[bytes, tuple[bool, int, Any]] = {}  # the same, by what was said when a walk began
+        self.walks: dict[bytes, Any] = {}  # what answers the questions of a walk; the last one only
+        self.ready: dict[bytes, Any] = {}  # the same, by what was said when a walk began
 
     @functools.cached_property
     def agent(self) -> Agent:
@@ -42,37 +42,43 @@ class Desk:
     def secret(self) -> Secret | None:
         return Secret(self.agent.privacy.secret) if self.agent.privacy else None
 
-    def open(self, walk: str, program: bytes) -> int:
+    def open(self, walk: bytes, program: bytes) -> int:
         """Load the data, unless they are here, and make ready for the questions of a walk: the number of constraints.
 
         All that can fail is done here, not when the process starts: here it has somebody to tell.
         """
         if program not in self.ready:
             self.ready = dict(list(self.ready.items())[-KEPT:]) | {program: self._made_ready(opened(program))}
-        wide, count, answer = self.ready[program]
+        wide, count, width, answer = self.ready[program]
         jax.config.update("jax_enable_x64", wide)
-        self.walks = {walk: answer}
+        self.walks = {walk: (width, answer)}
         return count
 
-    def _made_ready(self, program: Program) -> tuple[bool, int, Any]:
+    def _made_ready(self, program: Program) -> tuple[bool, int, int, Any]:
         jax.config.update("jax_enable_x64", program.wide)
         xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
         program = program._replace(num_constraints=program.setup.problem.check(program.x0, xi))
         one = functools.partial(feedback if program.local_rounds == 1 else rounds, program, self.agent.privacy)
         fixed = (program.setup, xi, jnp.int32(self.number))
         answer = wire.bound(lambda fixed, *asked: jax.vmap(functools.partial(one, *fixed))(*asked), fixed)
-        return program.wide, program.num_constraints, answer
+        return program.wide, program.num_constraints, wire.question_width(program), answer
 
-    def answer(self, walk: str, questions: np.ndarray) -> np.ndarray | None:
-        """One answer for each question (a row); None where this walk is not known, as after a restart."""
-        if walk not in self.walks:
-            return None
+    def answer(self, asked: bytes) -> bytes:
+        """One answer for each question. Nothing where the walk is not known, as after a restart.
+
+        Bytes, not arrays: Ray takes them as they are, and pickling would cost as much as the answer.
+        """
+        walk = self.walks.get(asked[: wire.NAME])
+        if walk is None:
+            return b""
+        width, answer = walk
+        questions = np.frombuffer(asked, np.uint32, offset=wire.NAME).reshape(-1, width)
         count = len(questions)
         keys = np.zeros((count, 2), np.uint32) if self.secret is None else self.secret.keys(questions)
         padding = (1 << (count - 1).bit_length()) - count  # few sizes, so that few are compiled
         if padding:
             questions, keys = (np.concatenate([rows, rows[-1:].repeat(padding, 0)]) for rows in (questions, keys))
-        return np.asarray(self.walks[walk](questions, keys))[:count]
+        return np.asarray(answer(questions, keys))[:count].tobytes()
 
     def here(self) -> int:
         """The process that runs this desk."""

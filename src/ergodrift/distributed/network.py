@@ -13,6 +13,7 @@ from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.desk import Desk
 from ergodrift.distributed.parcel import parcel
 
+START = 120.0  # seconds that agents have at least to start and to load their data
 AGAIN = 0.02  # seconds before an agent whose process died is asked again, or one that is away is looked for
 
 
@@ -67,9 +68,9 @@ class Network:
         if isinstance(error, self.ray.exceptions.ActorDiedError):
             self.desks[number] = self._start(number)
 
-    def open(self, walk: str, program: bytes, patience: float) -> int:
+    def open(self, walk: bytes, program: bytes, patience: float) -> int:
         """Make all agents ready for a walk; the number of constraints, on which they must agree."""
-        shared, deadline = self.ray.put(program), time.monotonic() + patience
+        shared, deadline = self.ray.put(program), time.monotonic() + max(patience, START)
         asked = [desk.open.remote(walk, shared) for desk in self.desks]
         counts = [self._opened(number, walk, shared, ref, deadline) for number, ref in enumerate(asked)]
         for name, count in zip(self.names, counts, strict=True):
@@ -77,7 +78,7 @@ class Network:
                 raise AgentError(f"{name} has {count} constraints, but {self.names[0]} has {counts[0]}")
         return counts[0]
 
-    def _opened(self, number: int, walk: str, program: Any, ref: Any, deadline: float) -> int:
+    def _opened(self, number: int, walk: bytes, program: Any, ref: Any, deadline: float) -> int:
         name, needs, faults = self.names[number], dict(self.agents[number].resources), self.ray.exceptions
         while True:
             try:
@@ -87,14 +88,21 @@ class Network:
             except (faults.RayError, faults.GetTimeoutError) as error:
                 if time.monotonic() >= deadline or "creation task" in str(error):
                     hint = f"; is there a node with {needs}?" if needs else ""
-                    raise AgentError(f"{name} was not ready within the walk's patience{hint} ({error})") from error
+                    raise AgentError(f"{name} was not ready in time{hint} ({error})") from error
                 self.revive(number, error)
                 time.sleep(AGAIN)
                 ref = self.desks[number].open.remote(walk, program)
 
     def processes(self) -> list[int]:
-        """The process of each agent, on its own machine."""
-        return self.ray.get([desk.here.remote() for desk in self.desks])
+        """The process of each agent, on its own machine; waits for those that are being restarted."""
+        deadline = time.monotonic() + START
+        while True:
+            try:
+                return self.ray.get([desk.here.remote() for desk in self.desks], timeout=START)
+            except self.ray.exceptions.RayActorError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(AGAIN)
 
     def close(self) -> None:
         """End the agents' processes, and the cluster where it was started here."""

@@ -31,7 +31,7 @@ class Roll:
     """
 
     def __init__(
-        self, network: Network, walk: str, program: bytes, answer_width: int, rounds: int, patience: float
+        self, network: Network, walk: bytes, program: bytes, answer_width: int, rounds: int, patience: float
     ) -> None:
         self.network, self.walk, self.width, self.rounds, self.patience = network, walk, answer_width, rounds, patience
         self.ray, self.program = network.ray, network.ray.put(program)
@@ -54,7 +54,7 @@ class Roll:
         self.messages[agent] += 1
         self.bytes[agent] += rows.nbytes
         self.asked[agent] += len(rows) * self.rounds
-        return self.network.desks[agent].answer.remote(self.walk, rows)
+        return self.network.desks[agent].answer.remote(self.walk + rows.tobytes())
 
     def _answer(self, agent: int, rows: np.ndarray, ref: Any, deadline: float) -> np.ndarray | None:
         faults, reopening = self.ray.exceptions, False
@@ -74,7 +74,7 @@ class Roll:
                 continue
             if reopening:
                 reopening, ref = False, self._send(agent, rows)
-            elif answer is None:  # its process is a new one, which has not heard of this walk
+            elif answer == b"":  # its process is a new one, which has not heard of this walk
                 self.restarts[agent] += 1
                 reopening, ref = True, self.network.desks[agent].open.remote(self.walk, self.program)
             else:
@@ -82,12 +82,12 @@ class Roll:
 
     def _checked(self, agent: int, answer: Any, shape: tuple[int, int]) -> np.ndarray | None:
         self.messages[agent] += 1
-        if not isinstance(answer, np.ndarray) or answer.dtype != np.uint32:
-            return self.set_aside(agent, f"it answered {type(answer).__name__}, not an array of words")
-        self.bytes[agent] += answer.nbytes
-        if answer.shape != shape:
-            return self.set_aside(agent, f"its answer has shape {answer.shape}, not {shape}")
-        return answer
+        if not isinstance(answer, bytes):
+            return self.set_aside(agent, f"it answered with {type(answer).__name__}, not with bytes")
+        self.bytes[agent] += len(answer)
+        if len(answer) != 4 * shape[0] * shape[1]:
+            return self.set_aside(agent, f"its answer has {len(answer)} bytes, not 4 x {shape[0]} x {shape[1]}")
+        return np.frombuffer(answer, np.uint32).reshape(shape)
 
     def set_aside(self, agent: int, reason: str) -> None:
         """Never ask this agent again."""
@@ -128,6 +128,6 @@ class Roll:
             self.probes[agent] = self.network.desks[agent].here.remote()
         else:
             del self.probes[agent]
-            self.late += isinstance(answer, np.ndarray)
+            self.late += isinstance(answer, bytes) and answer != b""
             self.present[agent] = True
             log.warning("%s is back", self.network.names[agent])

@@ -56,7 +56,6 @@ class Hub:
         self.program = program
         self.setup = jax.tree.map(jnp.asarray, program.setup)
         self.local = program.local_rounds > 1
-        self.question_width = wire.width(wire.blank_token(program) if self.local else program.x0)
         answer = self._visit() if self.local else zero_feedback(program.x0, program.num_constraints)[:4]
         self.answer_width = wire.width(answer)
         self.leave = jax.jit(jax.vmap(self._question))

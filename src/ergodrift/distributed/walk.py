@@ -89,7 +89,7 @@ def walk(
         average: how points are weighed in x̄, see `run`; a suffix starts with a hop.
         combine: "mean" for the mean of the tokens' solutions, None to keep them as seeds.
         patience: seconds before an agent that does not answer is given up for the time being. A restarted agent has to
-            load its data within them.
+            load its data within them; at the start of a walk all have two minutes.
         quorum: the fewest agents to go on with; half of them unless given.
         checkpoint: a file to keep the walk in. Called again with the same arguments, it goes on from there, to the same
             numbers to the last bit if no hop was held. The agents' data are not part of what is compared; agents that
@@ -134,7 +134,7 @@ def walk(
 
     network = agents if isinstance(agents, Network) else Network(members, address=address, runtime_env=runtime_env)
     try:
-        walk_id = uuid.uuid4().hex
+        walk_id = uuid.uuid4().bytes
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
         told = wire.numbers(setup._replace(stream=None, method=setup.method if local_rounds > 1 else None))
         program = Program(told, wire.numbers(x0), 1, local_rounds, bool(jax.config.read("jax_enable_x64")))

@@ -1,4 +1,4 @@
-"""What travels: one array of 32-bit words a token each way, and the rounds that are done where the data are."""
+"""What travels: a row of 32-bit words for each token, each way."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ergodrift.loop import Setup, Sums
 from ergodrift.method import zero_feedback
 from ergodrift.types import State
 
+NAME = 16  # bytes of a walk's name, which stand before its questions
 KEYS = "threefry2x32"  # the generator of all keys, as `source.seed_keys` makes them
 
 
@@ -57,6 +58,11 @@ def blank_token(program: Program) -> Token:
         return Token(state, method.step(state, zero)[1].weights)
 
     return jax.eval_shape(first)
+
+
+def question_width(program: Program) -> int:
+    """How many words a question has."""
+    return width(program.x0 if program.local_rounds == 1 else blank_token(program))
 
 
 def zero_sums(program: Program) -> Sums:
