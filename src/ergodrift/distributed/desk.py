@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from typing import Any
@@ -57,28 +58,29 @@ class Desk:
     def _made_ready(self, program: Program) -> tuple[bool, int, int, Any]:
         jax.config.update("jax_enable_x64", program.wide)
         xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
-        program = program._replace(num_constraints=program.setup.problem.check(program.x0, xi))
-        one = functools.partial(feedback if program.local_rounds == 1 else rounds, program, self.agent.privacy)
-        fixed = (program.setup, xi, jnp.int32(self.number))
+        count = program.setup.problem.check(program.x0, xi)
+        program = dataclasses.replace(program, num_constraints=count)
+        one = functools.partial(feedback if program.local_rounds == 1 else rounds, self.agent.privacy)
+        fixed = (program, xi, np.int32(self.number))
         answer = wire.bound(lambda fixed, *asked: jax.vmap(functools.partial(one, *fixed))(*asked), fixed)
         return program.wide, program.num_constraints, wire.question_width(program), answer
 
-    def answer(self, asked: bytes) -> bytes:
+    def answer(self, sent: bytes) -> bytes:
         """One answer for each question. Nothing where the walk is not known, as after a restart.
 
         Bytes, not arrays: Ray takes them as they are, and pickling would cost as much as the answer.
         """
-        walk = self.walks.get(asked[: wire.NAME])
+        walk = self.walks.get(sent[: wire.NAME])
         if walk is None:
             return b""
         width, answer = walk
-        questions = np.frombuffer(asked, np.uint32, offset=wire.NAME).reshape(-1, width)
+        questions = np.frombuffer(sent, np.uint32, offset=wire.NAME).reshape(-1, width)
         count = len(questions)
-        keys = np.zeros((count, 2), np.uint32) if self.secret is None else self.secret.keys(questions)
+        asked = (questions,) if self.secret is None else (questions, self.secret.keys(questions))
         padding = (1 << (count - 1).bit_length()) - count  # few sizes, so that few are compiled
         if padding:
-            questions, keys = (np.concatenate([rows, rows[-1:].repeat(padding, 0)]) for rows in (questions, keys))
-        return np.asarray(answer(questions, keys))[:count].tobytes()
+            asked = tuple(np.concatenate([rows, rows[-1:].repeat(padding, 0)]) for rows in asked)
+        return np.asarray(answer(*asked))[:count].tobytes()
 
     def here(self) -> int:
         """The process that runs this desk."""
@@ -91,23 +93,28 @@ def guarded(privacy: Privacy | None, problem: Problem, xi: Any, x: Any, key: Any
     return answer if privacy is None else privacy.guard(answer, key)
 
 
-def feedback(program: Program, privacy: Any, setup: Any, xi: Any, number: Any, words: Any, seed: Any) -> jax.Array:
+def feedback(privacy: Any, program: Program, xi: Any, number: Any, words: Any, seed: Any = None) -> jax.Array:
     """The answer to one question where the hub makes the rounds: x in, feedback out."""
-    x, key = wire.unpack(words, program.x0), jax.random.wrap_key_data(seed, impl=wire.KEYS)
-    return wire.pack(guarded(privacy, setup.problem, xi, x, key)[:4])
+    x = wire.unpack(words, program.x0)
+    return wire.pack(guarded(privacy, program.setup.problem, xi, x, _key(seed))[:4])
 
 
-def rounds(program: Program, privacy: Any, setup: Any, xi: Any, number: Any, words: Any, seed: Any) -> jax.Array:
+def rounds(privacy: Any, program: Program, xi: Any, number: Any, words: Any, seed: Any = None) -> jax.Array:
     """The answer to one question where the agent makes the rounds: a token in, the same token after its rounds out."""
+    setup, key = program.setup, _key(seed)
     token: Token = wire.unpack(words, wire.blank_token(program))
-    key = jax.random.wrap_key_data(seed, impl=wire.KEYS)
     stock = setup.method.estimator.stock
     state = token.state._replace(window=stock(token.state.window, token.state.t, program.local_rounds))
 
     def once(turn: Any, visit: Visit) -> Visit:
-        answer = guarded(privacy, setup.problem, xi, visit.state.x, jax.random.fold_in(key, turn))
+        own = None if key is None else jax.random.fold_in(key, turn)
+        answer = guarded(privacy, setup.problem, xi, visit.state.x, own)
         return loop.take_in(setup, visit, answer._replace(state=number))
 
     visit = Visit(state, token.weights, wire.zero_sums(program))
     visit = jax.lax.fori_loop(0, program.local_rounds, once, visit)
     return wire.pack(visit._replace(state=wire.unstocked(visit.state)))
+
+
+def _key(seed: Any) -> Any:
+    return None if seed is None else jax.random.wrap_key_data(seed, impl=wire.KEYS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -38,81 +37,106 @@ class Moves:
         return self.targets[places, chosen]
 
 
-@functools.partial(jax.jit, static_argnames="local_rounds")
-def begin(setup: loop.Setup, x0: Any, num_constraints: Any, starts: Any, levels: Any, local_rounds: int) -> loop.Carry:
-    """The carry before the first hop, one row a token."""
-    return _as_kept(loop.start(setup, x0, len(num_constraints), starts, levels), local_rounds)
-
-
-def _as_kept(carry: loop.Carry, local_rounds: int) -> loop.Carry:
-    # Where agents make the rounds they draw levels themselves, and the hub has no use for them.
-    return carry if local_rounds == 1 else carry._replace(state=wire.unstocked(carry.state))
-
-
 class Hub:
-    """The compiled functions of a walk: `leave` asks, `arrive` takes answers in, `block` draws for the next 64 hops."""
+    """The compiled functions of a walk on its tokens; two walks that differ in numbers only share them."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.setup = jax.tree.map(jnp.asarray, program.setup)
-        self.local = program.local_rounds > 1
-        answer = self._visit() if self.local else zero_feedback(program.x0, program.num_constraints)[:4]
-        self.answer_width = wire.width(answer)
-        self.leave = jax.jit(jax.vmap(self._question))
-        self._arrived = wire.bound(self._arrive, self.setup, donate=True)
-        self.block = wire.bound(self._block, self.setup, donate=True)
-        self.observe = wire.bound(jax.vmap(loop.observe, (None, 0, 0)), self.setup)
+        self.answer_width = wire.width(_answer(program))
+        self.start = wire.bound(start, program)
+        self.questions = wire.bound(questions, program)
+        self.block = wire.bound(block, program, donate=True)
+        self.observe = wire.bound(observe, program)
+        self._arrive = wire.bound(arrive, program, donate=True)
 
-    def start(self, starts: Any, levels: Any) -> loop.Carry:
-        program = self.program
-        return begin(
-            self.setup, program.x0, (0,) * program.num_constraints, starts, levels, local_rounds=program.local_rounds
-        )
+    def sheet(self, agents: np.ndarray, answered: np.ndarray) -> np.ndarray:
+        """Room for the answers of a hop, one row a token: the answer, who was asked, whether there is one.
 
-    def arrive(self, carry: loop.Carry, answers: Any, agents: Any, answered: Any) -> tuple[loop.Carry, Any, Any]:
+        One array, since each that goes into a compiled function costs a call time.
+        """
+        sheet = np.zeros((len(agents), self.answer_width + 2), np.uint32)
+        sheet[:, -2], sheet[:, -1] = agents, answered
+        return sheet
+
+    def arrive(self, carry: loop.Carry, sheet: np.ndarray) -> tuple[loop.Carry, np.ndarray, np.ndarray]:
         """The carry after all answers, the next questions, and which tokens have moved.
 
         A token without an answer, or with one that is not finite, stays as it is, to the last bit.
         """
-        drawn = {"sampler": carry.sampler, "indices": carry.indices}  # of no use here, and every leaf costs a call time
-        new, questions, moved = self._arrived(carry._replace(sampler=None, indices=None), answers, agents, answered)
-        return new._replace(**drawn), np.asarray(questions), np.asarray(moved)
+        drawn = {"sampler": carry.sampler, "indices": carry.indices}  # not needed, and every leaf costs a call time
+        new, out = self._arrive(carry._replace(sampler=None, indices=None), sheet)
+        out = np.asarray(out)
+        return new._replace(**drawn), out[:, :-1], out[:, -1] == 1
 
-    def _visit(self) -> Visit:
-        return Visit(*wire.blank_token(self.program), wire.zero_sums(self.program))
 
-    def _question(self, carry: loop.Carry) -> jax.Array:
-        return wire.pack(Token(wire.unstocked(carry.state), carry.weights) if self.local else carry.state.x)
+def start(program: Program, starts: Any, levels: Any) -> loop.Carry:
+    """The carry before the first hop, one row a token."""
+    carry = loop.start(program.setup, program.x0, program.num_constraints, starts, levels)
+    return _as_kept(program, carry)
 
-    def _arrive(
-        self, setup: loop.Setup, carry: loop.Carry, answers: Any, agents: Any, answered: Any
-    ) -> tuple[loop.Carry, Any, Any]:
-        take = self._take_visit if self.local else self._take_feedback
 
-        def one(carry: loop.Carry, words: Any, agent: Any, answered: Any) -> tuple[loop.Carry, jax.Array, jax.Array]:
-            new = take(setup, carry, words, agent)
-            sums = tree.add(new.recent, tree.subtract(new.settled[0], carry.settled[0]))
-            moved = answered & loop.finite((new.state.x, new.state.queue, sums, new.weights))
-            carry = _select(moved, new, carry)
-            return carry, self._question(carry), moved
+def questions(program: Program, carry: loop.Carry) -> jax.Array:
+    """What the agents are asked, one row a token."""
+    return jax.vmap(lambda one: _question(program, one))(carry)
 
-        return jax.vmap(one)(carry, answers, agents, answered)
 
-    def _take_feedback(self, setup: loop.Setup, carry: loop.Carry, words: Any, agent: Any) -> loop.Carry:
-        like = zero_feedback(self.program.x0, self.program.num_constraints)[:4]
-        return loop.take_in(setup, carry, Feedback(*wire.unpack(words, like), state=agent))
+def arrive(program: Program, carry: loop.Carry, sheet: Any) -> tuple[loop.Carry, jax.Array]:
+    """All answers taken in: the carry, and the next questions with a last column that says which tokens have moved."""
+    take = _take_feedback if program.local_rounds == 1 else _take_visit
 
-    def _take_visit(self, setup: loop.Setup, carry: loop.Carry, words: Any, agent: Any) -> loop.Carry:
-        visit: Visit = wire.unpack(words, self._visit())
-        settled = tree.compensated_add(carry.settled, visit.recent)
-        return carry._replace(state=visit.state, weights=visit.weights, settled=settled)
+    def one(carry: loop.Carry, row: Any) -> tuple[loop.Carry, jax.Array]:
+        new = take(program, carry, row[:-2], row[-2].astype(jnp.int32))
+        sums = tree.add(new.recent, tree.subtract(new.settled[0], carry.settled[0]))
+        moved = (row[-1] == 1) & loop.finite((new.state.x, new.state.queue, sums, new.weights))
+        carry = _select(moved, new, carry)
+        return carry, jnp.append(_question(program, carry), moved.astype(jnp.uint32))
 
-    def _block(self, setup: loop.Setup, carry: loop.Carry, hop: Any) -> loop.Carry:
-        onward = jax.vmap(lambda one: loop.next_block(setup, one, hop))
-        return _as_kept(onward(carry), self.program.local_rounds)
+    return jax.vmap(one)(carry, sheet)
+
+
+def block(program: Program, carry: loop.Carry, hop: Any) -> loop.Carry:
+    """The carry at the start of the block of hops that begins here, with its random bits."""
+    return _as_kept(program, jax.vmap(lambda one: loop.next_block(program.setup, one, hop))(carry))
+
+
+def observe(program: Program, carry: loop.Carry, taken: Any) -> loop.Record:
+    """The records of tokens that have taken so many samples."""
+    return jax.vmap(lambda one, taken: loop.observe(program.setup, one, taken))(carry, taken)
+
+
+def _as_kept(program: Program, carry: loop.Carry) -> loop.Carry:
+    # Where agents make the rounds they draw levels themselves, and the hub has no use for them.
+    return carry if program.local_rounds == 1 else carry._replace(state=wire.unstocked(carry.state))
+
+
+def _question(program: Program, carry: loop.Carry) -> jax.Array:
+    if program.local_rounds == 1:
+        return wire.pack(carry.state.x)
+    return wire.pack(Token(wire.unstocked(carry.state), carry.weights))
+
+
+def _answer(program: Program) -> Any:
+    """What an answer packs."""
+    if program.local_rounds == 1:
+        return zero_feedback(program.x0, program.num_constraints)[:4]
+    return Visit(*wire.blank_token(program), wire.zero_sums(program))
+
+
+def _take_feedback(program: Program, carry: loop.Carry, words: Any, agent: Any) -> loop.Carry:
+    feedback = Feedback(*wire.unpack(words, _answer(program)), state=agent)
+    return loop.take_in(program.setup, carry, feedback)
+
+
+def _take_visit(program: Program, carry: loop.Carry, words: Any, agent: Any) -> loop.Carry:
+    visit: Visit = wire.unpack(words, _answer(program))
+    settled = tree.compensated_add(carry.settled, visit.recent)
+    return carry._replace(state=visit.state, weights=visit.weights, settled=settled)
 
 
 def _select(ready: Any, new: Any, old: Any) -> Any:
     """`tree.select` for trees with keys among their leaves, which never change."""
-    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
-    return jax.tree.map(lambda a, b: b if is_key(b) else jnp.where(ready, a, b), new, old)
+
+    def leaf(new: Any, old: Any) -> Any:
+        return old if jnp.issubdtype(old.dtype, jax.dtypes.prng_key) else jnp.where(ready, new, old)
+
+    return jax.tree.map(leaf, new, old)

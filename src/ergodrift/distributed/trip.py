@@ -77,7 +77,7 @@ class Trip:
     def go(self, name: str) -> None:
         """Make all hops that are left."""
         bar, began, first = Progress(name, self.hops), 0.0, self.hop + 1
-        questions, bits = np.asarray(self.hub.leave(self.carry)), np.asarray(self.carry.indices)
+        questions, bits = np.asarray(self.hub.questions(self.carry)), np.asarray(self.carry.indices)
         self._observe()
         try:
             while self.hop < self.hops:
@@ -106,19 +106,19 @@ class Trip:
     def _visit(self, questions: np.ndarray) -> np.ndarray:
         """One hop of all tokens; the next questions."""
         roll, target = self.roll, self._allowed()
-        answers, answered = np.zeros((len(target), self.hub.answer_width), np.uint32), roll.present[target]
-        groups = {int(agent): np.flatnonzero(target == agent) for agent in np.unique(target[answered])}
-        heard = roll.ask({agent: questions[rows] for agent, rows in groups.items()})
+        sheet = self.hub.sheet(target, roll.present[target])
+        groups = _by_agent(target, roll.present)
+        answers = roll.ask({agent: questions[rows] for agent, rows in groups.items()})
         for agent, rows in groups.items():
-            if agent in heard:
-                answers[rows] = heard[agent]
+            if agent in answers:
+                sheet[rows, :-2] = answers[agent]
             else:
-                answered[rows] = False
-        self.carry, questions, moved = self.hub.arrive(self.carry, answers, target, answered)
+                sheet[rows, -1] = 0
+        self.carry, questions, moved = self.hub.arrive(self.carry, sheet)
         if moved.all():
             self.place = target
         else:
-            for agent in np.unique(target[answered & ~moved]):
+            for agent in np.unique(target[(sheet[:, -1] == 1) & ~moved]):
                 roll.set_aside(int(agent), "its answer is not finite")
             self.held += ~moved
             self.unanswered += np.bincount(target[~moved], minlength=len(self.visits))
@@ -170,3 +170,13 @@ class Trip:
     def _note(self) -> str:
         visits = f"{self.visits.min():,} to {self.visits.max():,} visits an agent"
         return f"; {self.rate:,.0f} hops/s, {visits}, {self.roll.bytes.sum() / 1e6:,.1f} MB"
+
+
+def _by_agent(target: np.ndarray, present: np.ndarray) -> dict[int, Any]:
+    """The tokens that go to each agent, of those that are there."""
+    if len(target) == 1:  # a token on its own is worth a short way
+        agent = int(target[0])
+        return {agent: slice(None)} if present[agent] else {}
+    order = np.argsort(target, kind="stable")
+    agents, starts = np.unique(target[order], return_index=True)
+    return {int(agent): rows for agent, rows in zip(agents, np.split(order, starts[1:]), strict=True) if present[agent]}

@@ -136,11 +136,11 @@ def walk(
     try:
         walk_id = uuid.uuid4().bytes
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
-        told = wire.numbers(setup._replace(stream=None, method=setup.method if local_rounds > 1 else None))
-        program = Program(told, wire.numbers(x0), 1, local_rounds, bool(jax.config.read("jax_enable_x64")))
+        told = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)
+        program = wire.on_host(Program(told, x0, 1, local_rounds, bool(jax.config.read("jax_enable_x64"))))
         sent = parcel(program)
-        program = program._replace(setup=setup, num_constraints=network.open(walk_id, sent, patience))
-        hub = Hub(program)
+        count = network.open(walk_id, sent, patience)
+        hub = Hub(dataclasses.replace(program, setup=setup, num_constraints=count))
         roll = Roll(network, walk_id, sent, hub.answer_width, local_rounds, patience)
         trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
         if checkpoint is not None:

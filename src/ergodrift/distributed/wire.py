@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ergodrift import tree
 from ergodrift.estimator import Stock
 from ergodrift.loop import Setup, Sums
 from ergodrift.method import zero_feedback
 from ergodrift.types import State
 
+T = TypeVar("T")
 NAME = 16  # bytes of a walk's name, which stand before its questions
 KEYS = "threefry2x32"  # the generator of all keys, as `source.seed_keys` makes them
 
 
-class Program(NamedTuple):
+@tree.module("num_constraints", "local_rounds", "wide")
+class Program:
     """What an agent is told once, when a walk begins: the problem, the method, and how a question reads.
 
     With `local_rounds` = 1 a question is x_t and its answer the `Feedback`; else a question is a token (its state and
@@ -74,13 +77,16 @@ def zero_sums(program: Program) -> Sums:
 
 def unstocked(state: State) -> State:
     """The state without what its estimator drew beforehand, which whoever goes on draws again from the same origin."""
-    is_stock = lambda node: isinstance(node, Stock)  # noqa: E731
+
+    def is_stock(node: Any) -> bool:
+        return isinstance(node, Stock)
+
     return jax.tree.map(lambda node: node.origin if is_stock(node) else node, state, is_leaf=is_stock)
 
 
-def pack(tree: Any) -> jax.Array:
+def pack(numbers: Any) -> jax.Array:
     """All numbers of a pytree as one vector of 32-bit words."""
-    return jnp.concatenate([_words(leaf) for leaf in jax.tree.leaves(tree)])
+    return jnp.concatenate([_words(leaf) for leaf in jax.tree.leaves(numbers)])
 
 
 def unpack(words: jax.Array, like: Any) -> Any:
@@ -122,9 +128,9 @@ def _leaf(words: jax.Array, like: Any) -> Any:
     return jax.lax.bitcast_convert_type(words, like.dtype).reshape(like.shape)
 
 
-def numbers(tree: Any) -> Any:
+def on_host(value: T) -> T:
     """The pytree with its arrays on the host, to be sent."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
 
 
 def bound(function: Callable[..., Any], fixed: Any, donate: bool = False) -> Callable[..., Any]:
@@ -133,8 +139,12 @@ def bound(function: Callable[..., Any], fixed: Any, donate: bool = False) -> Cal
     It is taken apart here, not at every call: classes of ours are taken apart in Python, which costs more than a hop.
     """
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, fixed))
+    return functools.partial(_compiled(function, structure, donate), leaves)
 
+
+@functools.lru_cache(maxsize=64)
+def _compiled(function: Callable[..., Any], structure: Any, donate: bool) -> Callable[..., Any]:
     def whole(leaves: Any, *arguments: Any) -> Any:
         return function(structure.unflatten(leaves), *arguments)
 
-    return functools.partial(jax.jit(whole, donate_argnums=(1,) if donate else ()), leaves)
+    return jax.jit(whole, donate_argnums=(1,) if donate else ())
