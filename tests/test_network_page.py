@@ -253,6 +253,21 @@ def test_few_and_many_agents_stay_inside_and_apart(page, tmp_path, count):
     assert (apart >= radii[:, None] + radii).all()
 
 
+def test_the_row_of_an_agent_comes_into_sight_in_a_long_table(page, tmp_path):
+    path = tmp_path / "long.html"
+    path.write_text(network_page(results(made_up(60))), encoding="utf-8")
+    page.driver.get(path.as_uri())
+    inside = """const [row, box] = [`[data-agent="${arguments[0]}"]`, ""].map((inner) =>
+      document.querySelector(`#agents ${inner && 'tbody tr' + inner}`).getBoundingClientRect());
+    return row.top >= box.top && row.bottom <= box.bottom + 1"""
+    assert not page.script(inside, 50)
+    before = page.script("return scrollY")
+    for agent in (50, 5):
+        page.script(f"choose({agent})")
+        assert page.script(inside, agent)
+    assert page.script("return scrollY") == before
+
+
 def test_headings_and_tables_are_marked_as_such(page):
     assert page.count("h1") == 1
     assert page.script("return document.documentElement.lang") == "en"
