@@ -1,9 +1,12 @@
 """The code blocks of the README and the docs run as they stand."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from ergodrift import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -12,10 +15,20 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
-def test_python_blocks_run_in_order(page):
+def test_python_blocks_run_in_order(page, request):
+    if "ergodrift.distributed" in page.read_text():
+        request.getfixturevalue("cluster")  # walks join it; without Ray they are skipped
     scope = {"__name__": "__docs__"}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         exec(compile(block, str(page), "exec"), scope)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_spelt_as_the_command_line_knows_them(page):
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    for line in "".join(blocks).splitlines():
+        if line.startswith("ergodrift "):
+            assert cli.build_parser().parse_args(shlex.split(line, comments=True)[1:]).run
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

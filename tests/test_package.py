@@ -14,7 +14,7 @@ ORDER = [
     "xla", "files", "tree", "types", "check", "geometry", "problem", "linear", "sampler", "chain", "source",
     "expectation", "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average", "algorithms",
     "auto", "region", "reference", "hindsight", "feasibility", "theory", "kernel", "loop", "progress", "checkpoint",
-    "result", "run", "metrics", "problems", "experiments", "report", "cli",
+    "result", "run", "metrics", "distributed", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 

@@ -3,12 +3,12 @@
 import dataclasses
 import json
 import re
-import shutil
 from importlib.resources import files
 
 import numpy as np
 import pytest
 
+import browsing
 from ergodrift.experiments.config import Config
 from ergodrift.report.page import page
 
@@ -138,53 +138,10 @@ def test_every_field_of_the_configuration_is_explained():
 
 # In a browser.
 
-FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-background-networking --disable-component-update
---disable-sync --no-first-run"""
-CONTRASTS = r"""
-const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-const rgba = (colour) => {
-  canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-  return canvas.getImageData(0, 0, 1, 1).data;
-};
-const light = (colour) => {
-  const linear = (part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-  const [r, g, b] = [...rgba(colour)].map((part) => linear(part / 255));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const ground = (node) => {
-  while (node.parentElement && rgba(getComputedStyle(node).backgroundColor)[3] === 0) node = node.parentElement;
-  return getComputedStyle(node).backgroundColor;
-};
-const left = "script, style, noscript, figure svg, option, :disabled";
-const found = [];
-for (const node of document.querySelectorAll("body *")) {
-  const text = [...node.childNodes].filter((child) => child.nodeType === 3).map((child) => child.data).join("").trim();
-  if (!text || !node.getClientRects().length || node.closest(left)) continue;
-  const style = getComputedStyle(node);
-  const [a, b] = [light(node.closest("svg") ? style.fill : style.color), light(ground(node))].sort((p, q) => q - p);
-  found.push([text.slice(0, 40), (a + 0.05) / (b + 0.05)]);
-}
-return found;
-"""
-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in FLAGS.split():
-        options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-    yield driver
-    driver.quit()
+    yield from browsing.browser(tmp_path_factory.mktemp("profile"))
 
 
 @pytest.fixture(scope="module")
@@ -194,24 +151,8 @@ def address(tmp_path_factory):
     return path.as_uri()
 
 
-class Report:
+class Report(browsing.Page):
     """The open page in the words of its reader."""
-
-    def __init__(self, driver):
-        self.driver = driver
-
-    def script(self, code, *arguments):
-        return self.driver.execute_script(code, *arguments)
-
-    def find(self, selector):
-        return self.driver.find_element("css selector", selector)
-
-    def count(self, selector):
-        return len(self.driver.find_elements("css selector", selector))
-
-    def press(self, selector, *keys):
-        self.script("arguments[0].focus()", self.find(selector))
-        self.driver.switch_to.active_element.send_keys(*keys)
 
     def pressed(self, selector):
         return self.find(selector).get_attribute("aria-pressed")
@@ -233,16 +174,6 @@ class Report:
         """The y pixels of a curve."""
         path = self.find(f'g[data-algorithm="{name}"] .line').get_attribute("d") or ""
         return [float(pair.split(" ")[1]) for pair in re.split("[ML]", path)[1:]]
-
-    def width(self, pixels):
-        size = {"width": pixels, "height": 800, "deviceScaleFactor": 1, "mobile": pixels < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-    def scheme(self, name):
-        """Light or dark; without motion, so that colours are there at once."""
-        wanted = {"prefers-color-scheme": name, "prefers-reduced-motion": "reduce"}
-        features = [{"name": feature, "value": value} for feature, value in wanted.items()]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 @pytest.fixture
@@ -457,7 +388,7 @@ def test_dark_and_light_differ_and_both_can_be_read(report):
     for scheme in ("light", "dark"):
         report.scheme(scheme)
         colours[scheme] = [report.find("body").value_of_css_property(name) for name in ("background-color", "color")]
-        poor = [(text, ratio) for text, ratio in report.script(CONTRASTS) if ratio < 4.5]
+        poor = [(text, ratio) for text, ratio in report.script(browsing.CONTRASTS) if ratio < 4.5]
         assert not poor
     assert colours["light"][0] != colours["dark"][0]
     assert colours["light"][1] != colours["dark"][1]

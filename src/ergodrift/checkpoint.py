@@ -76,7 +76,9 @@ def _frozen(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _thawed(array: np.ndarray, like: Any) -> jax.Array:
+def _thawed(array: np.ndarray, like: Any) -> Any:
+    if isinstance(like, np.ndarray):
+        return array  # what is kept on the host stays there, in its own precision
     return (
         jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
         if _is_key(like)

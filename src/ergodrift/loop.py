@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,13 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ergodrift import tree, xla
 from ergodrift.average import Average
-from ergodrift.method import Method
+from ergodrift.method import Method, zero_feedback
 from ergodrift.problem import Problem
 from ergodrift.sampler import BLOCK
 from ergodrift.source import Stream
 from ergodrift.types import Feedback, State
+
+T = TypeVar("T", bound=Any)
 
 
 class Setup(NamedTuple):
@@ -76,7 +78,7 @@ def start(setup: Setup, x0: Any, num_constraints: int, seeds: Any, levels: Any) 
         state = setup.method.init(x0, num_constraints, levels)
         sampler = setup.stream.sampler.start(seed)
         indices = _blank(jax.eval_shape(setup.stream.sampler.block, sampler, jnp.int32(0))[1])
-        zero = _blank(jax.eval_shape(feedback_at, setup, x0, indices, 0))
+        zero = zero_feedback(x0, num_constraints)._replace(state=jnp.int32(0))
         weights = _blank(jax.eval_shape(setup.method.step, state, zero)[1].weights)
         weight = setup.average.weight(state.t, tree.dtype(x0))
         sums = Sums(zero.loss_grad, None if weight is None else jnp.zeros_like(weight), zero.loss, zero.constraints)
@@ -99,8 +101,12 @@ def feedback_at(setup: Setup, x: Any, indices: Any, at: Any) -> Feedback:
 
 def take_sample(setup: Setup, carry: Carry, position: Any) -> Carry:
     """One sample, the `position`-th (from 0) of the run."""
+    return take_in(setup, carry, feedback_at(setup, carry.state.x, carry.indices, position % BLOCK))
+
+
+def take_in(setup: Setup, carry: T, feedback: Feedback) -> T:
+    """The carry (or any tuple with its state, recent and weights) after the feedback of one sample."""
     x = carry.state.x
-    feedback = feedback_at(setup, x, carry.indices, position % BLOCK)
     state, info = setup.method.step(carry.state, feedback)
     weight = setup.average.weight(state.t, tree.dtype(x))
     term = x if weight is None else tree.scale(x, weight)
@@ -245,14 +251,15 @@ class Fault(NamedTuple):
     weights: Any
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Whether all numbers in a pytree are finite."""
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(value)]))
 
 
 @jax.jit
 def healthy(carry: Carry) -> Any:
     """For each seed, whether its point, queue, weights and sums are finite; once a sum is not, it never recovers."""
-    return jax.vmap(lambda one: _finite((one.state.x, one.state.queue, one.weights, one.recent, one.settled[0])))(carry)
+    return jax.vmap(lambda one: finite((one.state.x, one.state.queue, one.weights, one.recent, one.settled[0])))(carry)
 
 
 @jax.jit
@@ -264,7 +271,7 @@ def locate(setup: Setup, carry: Carry, position: Any, limit: Any) -> tuple[Any, 
         carry = jax.lax.cond(position % BLOCK == 0, lambda c: next_block(setup, c, position), lambda c: c, carry)
         feedback = feedback_at(setup, carry.state.x, carry.indices, position % BLOCK)
         carry = take_sample(setup, carry, position)
-        fault = Fault(*(~_finite(part) for part in (*feedback[:4], carry.state.x, carry.state.queue, carry.weights)))
+        fault = Fault(*(~finite(part) for part in (*feedback[:4], carry.state.x, carry.state.queue, carry.weights)))
         return carry, position + 1, fault
 
     def fine(loop: Any) -> Any:

@@ -38,14 +38,12 @@ class Method(abc.ABC):
         num_constraints = check.integer("num_constraints", num_constraints, at_least=1)
         kind = tree.dtype(x)
         self = tree.cast(self, kind)
-        rows = jax.tree.map(lambda leaf: jnp.zeros((num_constraints, *leaf.shape), leaf.dtype), x)
-        zero = Feedback(jnp.zeros((), kind), jax.tree.map(jnp.zeros_like, x), jnp.zeros(num_constraints, kind), rows)
         return State(
             t=jnp.zeros((), jnp.int32),
             x=x,
             queue=jnp.zeros(self.num_multipliers(num_constraints), kind),
             schedule=self.schedule.init(self.geometry, x, num_constraints),
-            window=self.estimator.init(zero, levels),
+            window=self.estimator.init(zero_feedback(x, num_constraints), levels),
         )
 
     @jax.jit
@@ -140,6 +138,13 @@ class PrimalDual(Method):
         direction = tree.add(feedback.loss_grad, tree.pullback(queue, jac))
         x_next = self.geometry.project(jax.tree.map(lambda a, b: a - weights.primal * b, x, direction))
         return x_next, jnp.maximum(queue + weights.dual * (constraints - weights.damping * queue), 0)
+
+
+def zero_feedback(x: Any, num_constraints: int) -> Feedback:
+    """The feedback of functions that are 0 everywhere: it has the shapes of every feedback at x."""
+    kind = tree.dtype(x)
+    rows = jax.tree.map(lambda leaf: jnp.zeros((num_constraints, *leaf.shape), leaf.dtype), x)
+    return Feedback(jnp.zeros((), kind), jax.tree.map(jnp.zeros_like, x), jnp.zeros(num_constraints, kind), rows)
 
 
 def checked_point(geometry: Geometry, x0: Any) -> Any:

@@ -16,7 +16,7 @@ class Progress:
         self.began = time.monotonic()
         self.shown = False
 
-    def update(self, done: int) -> None:
+    def update(self, done: int, note: str = "") -> None:
         elapsed = time.monotonic() - self.began
         if not sys.stderr.isatty() or (elapsed < PATIENCE and not self.shown):
             return
@@ -25,7 +25,7 @@ class Progress:
         left = elapsed * (1 - share) / share if share else 0.0
         bar = ("█" * round(24 * share)).ljust(24, "░")
         sys.stderr.write(
-            f"\r{self.label} {bar} {share:4.0%}  {done:,}/{self.total:,} samples, {left:.0f} s left \033[K"
+            f"\r{self.label} {bar} {share:4.0%}  {done:,}/{self.total:,} samples, {left:.0f} s left{note} \033[K"
         )
         sys.stderr.flush()
 

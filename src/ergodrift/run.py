@@ -89,7 +89,7 @@ def run(
             raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
     weighing = Average.of(algorithm.average if average is None else average)
     num_samples = _num_samples(source, num_samples)
-    grid = _grid(record, num_samples)
+    grid = record_grid(record, num_samples)
     keys = seed_keys(seeds)
     x0 = checked_point(problem.geometry, x0)
     num_constraints = problem.check(x0, source.example)
@@ -188,7 +188,7 @@ def _num_samples(source: Source, num_samples: int | None) -> int:
     return num_samples
 
 
-def _grid(record: Any, num_samples: int) -> np.ndarray:
+def record_grid(record: Any, num_samples: int) -> np.ndarray:
     """The sample counts to record at."""
     if np.ndim(record) == 0:
         count = min(check.integer("record", record, at_least=1), num_samples)

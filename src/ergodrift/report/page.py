@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from typing import Any
+
+from ergodrift.report.markup import embedded, fill
+from ergodrift.report.markup import number as _number
+from ergodrift.report.markup import plural as _plural
+from ergodrift.report.markup import table as _table
+from ergodrift.report.markup import value as _value
 
 BADGES = {"holds": ("holds", "✓"), "does not hold": ("fails", "✕"), "depends": ("depends", "◐")}
 FINALS = {
@@ -18,7 +22,6 @@ FINALS = {
     "infeasibility_2": "Infeasibility 2",
 }
 SWATCH = '<svg class="swatch" viewBox="0 0 26 8" aria-hidden="true"><path d="M0 4H26"/></svg>'
-MINUS = "\N{MINUS SIGN}"
 
 
 def page(results: dict[str, Any], figures: dict[str, str]) -> str:
@@ -41,14 +44,7 @@ def page(results: dict[str, Any], figures: dict[str, str]) -> str:
         "results": _embedded(results),
     }
 
-    def fill(match: re.Match[str]) -> str:
-        """`{{claims}}` is a part of the page; `{{config.seeds}}` is a value of the results."""
-        group, _, key = match[1].partition(".")
-        return _value(results[group][key]) if key else parts[group]
-
-    template = files("ergodrift.report").joinpath("page.html").read_text(encoding="utf-8")
-    # In one pass: what looks like a placeholder in the text of a result stays text.
-    return re.sub(r"\{\{([\w.]+)\}\}", fill, template)
+    return fill("page.html", parts, results)
 
 
 def _summary(results: dict[str, Any]) -> str:
@@ -113,20 +109,7 @@ def _embedded(results: dict[str, Any]) -> str:
         return {key: {part: finite(parts[part]) for part in ("mean", "low", "high")} for key, parts in summary.items()}
 
     algorithms = {name: drawn(found["summary"]) for name, found in results["algorithms"].items()}
-    data = {"samples": results["samples"], "algorithms": algorithms}
-    # Without any "<", no text in the data can close the element or open a comment.
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
-
-
-def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], kind: str) -> str:
-    """Cells are markup; the first of a row names it. The frame can scroll, so it takes the keyboard's focus."""
-    heads = "".join(f'<th scope="col">{text}</th>' for text in head)
-    body = "\n".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>' for first, *rest in rows
-    )
-    return f"""<div class="frame" role="region" aria-label="{caption}" tabindex="0"><table class="{kind}">
-<caption>{caption}</caption><thead><tr>{heads}</tr></thead>
-<tbody>{body}</tbody></table></div>"""
+    return embedded({"samples": results["samples"], "algorithms": algorithms})
 
 
 def _name(algorithm: str) -> str:
@@ -149,26 +132,3 @@ def _final(found: dict[str, Any], metric: str) -> tuple[float, float]:
 
 def _spread(mean: float, std: float) -> str:
     return f'<span class="nowrap">{_number(mean)} <span class="std">± {_number(std)}</span></span>'
-
-
-def _number(value: float) -> str:
-    """Four decimals, as in the paper's table, but for large and small numbers; the page's script does the same."""
-    if not math.isfinite(value):
-        return "not finite"
-    size = abs(value)
-    if 0 < size < 0.001:
-        return f"{value:.2e}".replace("e-0", "e-").replace("-", MINUS)
-    digits = 0 if size >= 1000 else 2 if size >= 10 else 4
-    return f"{value:,.{digits}f}".replace("-", MINUS)
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(_value(entry) for entry in value)
-    if isinstance(value, float):
-        return f"{value:.6g}".replace("-", MINUS)
-    return f"{value:,}" if isinstance(value, int) else escape(str(value))

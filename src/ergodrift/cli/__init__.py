@@ -1,0 +1,68 @@
+"""The command line; each command is a module with `HELP`, `DESCRIPTION`, `EXAMPLES`, `add_options` and `run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import ergodrift
+from ergodrift.cli import beyond, reproduce, theory, walk
+from ergodrift.cli.common import UsageError
+
+COMMANDS = {"reproduce": reproduce, "theory": theory, "beyond": beyond, "walk": walk}
+INTERRUPTED = 130  # the shell's exit code for Ctrl-C
+
+__all__ = ["UsageError", "build_parser", "entry", "main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if not hasattr(options, "run"):
+        parser.print_help()
+        return 0
+    try:
+        options.run(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted; run the same command again to go on", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if options.debug:
+            raise
+        print(f"ergodrift: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and options."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="ergodrift",
+        description="Constrained stochastic optimisation when the data are not i.i.d.",
+        epilog="examples:\n" + "".join(command.EXAMPLES for command in COMMANDS.values()),
+        formatter_class=raw,
+    )
+    parser.add_argument("--version", action="version", version=f"ergodrift {ergodrift.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        epilog = f"examples:\n{command.EXAMPLES}" if command.EXAMPLES else None
+        added = commands.add_parser(
+            name, help=command.HELP, description=command.DESCRIPTION, epilog=epilog, formatter_class=raw
+        )
+        command.add_options(added)
+        added.set_defaults(run=command.run)
+    return parser
+
+
+def entry() -> None:
+    """The command itself."""
+    code = main()
+    if code == INTERRUPTED:  # end at once: XLA may still be computing, and would be torn down while it does
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)

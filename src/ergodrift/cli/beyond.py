@@ -1,0 +1,32 @@
+"""`ergodrift beyond`: RDPP and WDPP beside the paper's algorithms."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ergodrift.cli.common import add_output, make_room
+
+HELP = "RDPP and WDPP beside the paper's algorithms, in tables and a figure"
+DESCRIPTION = "Designs, networks and mixing times from 1 to 10,000: beyond.json, beyond.md and sweep.svg."
+EXAMPLES = ""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """All options of the command."""
+    parser.add_argument("--quick", action="store_true", help="4 seeds and shorter runs: a few minutes")
+    add_output(parser, "beyond-out")
+
+
+def run(options: argparse.Namespace) -> None:
+    """The command itself."""
+    make_room(options.out)
+    from ergodrift.experiments.beyond import beyond, markdown
+    from ergodrift.experiments.reproduce import write_whole
+    from ergodrift.report.figures import draw_sweep
+
+    results = beyond(options.quick, say=lambda line: print(line, flush=True))
+    write_whole(options.out / "beyond.json", json.dumps(results))
+    write_whole(options.out / "beyond.md", markdown(results))
+    draw_sweep(results["sweep"], options.out / "sweep.svg")
+    print(f"tables: {options.out / 'beyond.md'}")

@@ -1,0 +1,77 @@
+"""An agent: where its data are, where it runs, and what it lets out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ergodrift import check
+from ergodrift.distributed.privacy import Privacy
+
+READERS = (".npy", ".npz", ".parquet", ".arrow", ".feather")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Agent:
+    """One node of the network. Its data are loaded by its own process, where that runs, and never leave it.
+
+    Attributes:
+        data: xi, what `loss(x, xi)` and `constraints(x, xi)` are given: a function without arguments that returns it, a
+            file (`.npy`; `.npz`, `.parquet`, `.arrow` and `.feather` give a dict of columns), or, for trials, the
+            arrays themselves, which are then sent to the agent once.
+        name: how errors and summaries call it; "agent 3" unless given.
+        resources: Ray resources that its node must have, such as {"site:a": 0.01}; {"CPU": 1} keeps a core for it.
+        privacy: what is done to every answer before it leaves; nothing unless given.
+    """
+
+    data: Any
+    name: str | None = None
+    resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    privacy: Privacy | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.data, str | Path) and Path(self.data).suffix not in READERS:
+            raise ValueError(f"data: a file must end in one of {', '.join(READERS)}, got {str(self.data)!r}")
+        for resource, amount in self.resources.items():
+            check.number(f"resources[{resource!r}]", amount, above=0)
+        if self.privacy is not None and not isinstance(self.privacy, Privacy):
+            raise TypeError(f"privacy must be a Privacy(clip=...), got {self.privacy!r}")
+
+    def load(self) -> Any:
+        """The data, as a pytree of arrays; called in the agent's own process."""
+        data = self.data
+        if isinstance(data, Callable):
+            data = data()
+        elif isinstance(data, str | Path):
+            data = _read(Path(data))
+        data = jax.tree.map(np.asarray, data)
+        if not jax.tree.leaves(data):
+            raise ValueError("data holds no arrays")
+        check.finite("data", data)
+        return data
+
+
+def _read(path: Path) -> Any:
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise ImportError(f'reading {path} needs pyarrow: pip install "ergodrift[ray]"') from None
+    if path.suffix == ".parquet":
+        from pyarrow.parquet import read_table
+    else:
+        from pyarrow.feather import read_table  # Feather version 2 is the Arrow file format
+    return {name: column.to_numpy() for name, column in zip(*_columns(read_table(path)), strict=True)}
+
+
+def _columns(table: Any) -> tuple[list[str], list[Any]]:
+    return table.column_names, table.columns

@@ -1,0 +1,143 @@
+"""The agents as Ray actors: started where their data are, restarted when they die, kept from walk to walk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from ergodrift.distributed.agent import Agent
+from ergodrift.distributed.desk import Desk
+from ergodrift.distributed.parcel import parcel
+
+START = 120.0  # seconds that agents have at least to start and to load their data
+AGAIN = 0.02  # seconds before an agent whose process died is asked again, or one that is away is looked for
+
+
+class AgentError(RuntimeError):
+    """An agent cannot take part; the message names it and says why."""
+
+
+class QuorumError(RuntimeError):
+    """Too few agents are left to go on; the message says where the state of the walk is kept."""
+
+
+class Network:
+    """The agents, each in a process of its own that lasts from walk to walk. Close it, or use it in a `with` block.
+
+    Args:
+        agents: agent i stands at node i of the graph.
+        address: of a running Ray cluster, such as "auto" or "10.0.0.1:6379"; without one (and without RAY_ADDRESS) a
+            cluster of this machine alone is started, and stopped at the end. TLS and tokens are settings of Ray's own
+            environment (RAY_USE_TLS, RAY_AUTH_MODE, ...) and are left as they are.
+        runtime_env: what Ray should set up for the agents, such as {"working_dir": "."} where their machines do not
+            have your code.
+    """
+
+    def __init__(self, agents: Sequence[Agent], *, address: str | None = None, runtime_env: Any = None) -> None:
+        self.agents = list(agents)
+        for agent in self.agents:
+            if not isinstance(agent, Agent):
+                raise TypeError(f"agents must hold Agent(data), got {type(agent).__name__}: {agent!r}")
+        if not self.agents:
+            raise ValueError("agents is empty; pass one Agent(data) for each node of the graph")
+        self.names = [agent.name or f"agent {number}" for number, agent in enumerate(self.agents)]
+        if len(set(self.names)) < len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise ValueError(f"agents: two of them have the name {twice!r}")
+        self.ray = _ray()
+        self.owns_cluster = _join(self.ray, address)
+        self.runtime_env = runtime_env
+        self.desks = [self._start(number) for number in range(len(self.agents))]
+
+    def _start(self, number: int) -> Any:
+        """A desk for this agent, on a node that has what it needs; Ray restarts it whenever its process dies."""
+        agent = self.agents[number]
+        needs = dict(agent.resources)
+        options: dict[str, Any] = {"num_cpus": needs.pop("CPU", 0), "num_gpus": needs.pop("GPU", 0)}
+        if self.runtime_env is not None:
+            options["runtime_env"] = self.runtime_env
+        desk = self.ray.remote(Desk).options(resources=needs, max_restarts=-1, max_task_retries=0, **options)
+        return desk.remote(parcel(agent), number)
+
+    def revive(self, number: int, error: Exception) -> None:
+        """Start an agent anew where Ray has given it up; one that Ray is restarting is left to that."""
+        if isinstance(error, self.ray.exceptions.ActorDiedError):
+            self.desks[number] = self._start(number)
+
+    def open(self, walk: bytes, program: bytes, patience: float) -> int:
+        """Make all agents ready for a walk; the number of constraints, on which they must agree."""
+        shared, deadline = self.ray.put(program), time.monotonic() + max(patience, START)
+        asked = [desk.open.remote(walk, shared) for desk in self.desks]
+        counts = [self._opened(number, walk, shared, ref, deadline) for number, ref in enumerate(asked)]
+        for name, count in zip(self.names, counts, strict=True):
+            if count != counts[0]:
+                raise AgentError(f"{name} has {count} constraints, but {self.names[0]} has {counts[0]}")
+        return counts[0]
+
+    def _opened(self, number: int, walk: bytes, program: Any, ref: Any, deadline: float) -> int:
+        name, needs, faults = self.names[number], dict(self.agents[number].resources), self.ray.exceptions
+        while True:
+            try:
+                return self.ray.get(ref, timeout=max(deadline - time.monotonic(), 0.0))
+            except faults.RayTaskError as error:
+                raise AgentError(f"{name} cannot take part: {error.cause}") from error
+            except (faults.RayError, faults.GetTimeoutError) as error:
+                if time.monotonic() >= deadline or "creation task" in str(error):
+                    hint = f"; is there a node with {needs}?" if needs else ""
+                    raise AgentError(f"{name} was not ready in time{hint} ({error})") from error
+                self.revive(number, error)
+                time.sleep(AGAIN)
+                ref = self.desks[number].open.remote(walk, program)
+
+    def processes(self) -> list[int]:
+        """The process of each agent, on its own machine; waits for those that are being restarted."""
+        deadline = time.monotonic() + START
+        while True:
+            try:
+                return self.ray.get([desk.here.remote() for desk in self.desks], timeout=START)
+            except self.ray.exceptions.RayActorError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(AGAIN)
+
+    def close(self) -> None:
+        """End the agents' processes, and the cluster where it was started here."""
+        if self.ray.is_initialized():
+            for desk in self.desks:
+                self.ray.kill(desk)
+            if self.owns_cluster:
+                self.ray.shutdown()
+        self.desks = []
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ImportError('walks over real agents need Ray: pip install "ergodrift[ray]"') from None
+    return ray
+
+
+def _join(ray: Any, address: str | None) -> bool:
+    """Join the cluster, or start one; whether that was done here, so that leaving it is, too."""
+    if ray.is_initialized():
+        return False
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":  # nothing that listens beyond this machine
+        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    with warnings.catch_warnings():
+        # Ray starts its processes by a fork that is followed by an exec at once, which does JAX no harm.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        ray.init(address=address, **options)
+    return True

@@ -1,0 +1,88 @@
+"""What a walk leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from ergodrift.chain import MarkovChain
+from ergodrift.result import Result
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Walk:
+    """What a walk leaves: its tokens as the seeds of a `Result`, and what it took to move them.
+
+    Attributes:
+        result: the records, leading axes (tokens, records); `metrics` work on it as on any run's.
+        solution: the mean of the tokens' solutions, or all of them, leading axis tokens, with combine=None.
+        agents: the names of the agents, in the order of the arrays below.
+        visits: (agents,) answers that were taken in, a token each.
+        held: (tokens,) hops at which a token held its place and made no round.
+        unanswered: (agents,) how many of these were for want of this agent's answer.
+        set_aside: why, for each agent that was not there at the end.
+        messages: (agents,) questions and answers that travelled.
+        bytes: (agents,) what these held, without what Ray and the network wrap around it.
+        hops: how often all tokens moved.
+        local_rounds: rounds made of each answer.
+        seconds: how long this took, waiting included; of the last part, where a walk was resumed.
+        rate: hops a second, all tokens counted, from the second hop on (compilation is over by then).
+        restarts: (agents,) how often an agent's process had died and was met as a new one.
+        late: answers that came after their hop was made without them, and were discarded.
+        epsilon: for each agent with noise, the privacy cost of all its answers, at its delta.
+        pieces: in how many parts the agents that are not set aside fall; a token stays in its own.
+        chain: the walk, as a Markov chain on the agents.
+    """
+
+    result: Result
+    solution: Any
+    agents: tuple[str, ...]
+    visits: np.ndarray
+    held: np.ndarray
+    unanswered: np.ndarray
+    set_aside: dict[str, str]
+    messages: np.ndarray
+    bytes: np.ndarray
+    hops: int
+    local_rounds: int
+    seconds: float
+    rate: float
+    restarts: np.ndarray
+    late: int
+    epsilon: dict[str, float]
+    pieces: int
+    chain: MarkovChain
+
+    @property
+    def x(self) -> Any:
+        """The tokens' last points."""
+        return jax.tree.map(lambda leaf: leaf[:, -1], self.result.x)
+
+    @property
+    def queue(self) -> Any:
+        """The tokens' last queues."""
+        return self.result.queue[:, -1]
+
+    def __str__(self) -> str:
+        tokens = len(np.asarray(self.result.seeds))
+        head = (
+            f"{self.result.name}: {tokens} token{'s' * (tokens > 1)}, {self.hops:,} hops each, "
+            f"{self.local_rounds} round{'s' * (self.local_rounds > 1)} a visit; {self.rate:,.0f} hops a second, "
+            f"{self.held.sum()} held, {self.late} late"
+        )
+        if self.pieces > 1:
+            head += f"; without those set aside the agents fall into {self.pieces} parts"
+        wide = max(len(name) for name in (*self.agents, "agent"))
+        columns = f"{'visits':>12}{'messages':>12}{'kB':>12}{'restarts':>10}"
+        lines = [head, f"{'agent':{wide}}{columns}"]
+        for number, name in enumerate(self.agents):
+            row = f"{name:{wide}}{self.visits[number]:12,}{self.messages[number]:12,}"
+            row += f"{self.bytes[number] / 1e3:12,.1f}{self.restarts[number]:10}"
+            if name in self.epsilon:
+                row += f"  epsilon {self.epsilon[name]:.3g}"
+            lines.append(row + (f"  set aside: {self.set_aside[name]}" if name in self.set_aside else ""))
+        total = f"{'all':{wide}}{self.visits.sum():12,}{self.messages.sum():12,}{self.bytes.sum() / 1e3:12,.1f}"
+        return "\n".join([*lines, f"{total}{self.restarts.sum():10}"])

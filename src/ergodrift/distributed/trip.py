@@ -1,0 +1,182 @@
+"""Tokens on their way: hop by hop, what was seen, and the checkpoint that a killed hub goes on from."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+
+from ergodrift.chain import MarkovChain
+from ergodrift.checkpoint import Checkpoint
+from ergodrift.distributed.network import AGAIN, QuorumError
+from ergodrift.distributed.roll import Roll
+from ergodrift.distributed.tokens import Hub, Moves
+from ergodrift.progress import Progress
+from ergodrift.sampler import BLOCK
+from ergodrift.source import level_keys, path_keys
+
+
+class Trip:
+    """All tokens of a walk, between two hops.
+
+    Attributes:
+        carry: the tokens, as the core's loop carries seeds.
+        place: (tokens,) the agent each stands at.
+        target: (tokens,) the agent each is to visit next.
+        hop: hops made.
+        held: (tokens,) hops without a round.
+        unanswered: (agents,) how many of these were for want of this agent's answer.
+        visits: (agents,) answers taken in.
+        records: what was recorded so far.
+    """
+
+    def __init__(
+        self, hub: Hub, roll: Roll, chain: MarkovChain, keys: Any, paths: Any, hops: int, grid: np.ndarray, quorum: int
+    ) -> None:
+        self.hub, self.roll, self.chain, self.paths, self.hops, self.quorum = hub, roll, chain, paths, hops, quorum
+        self.moves = Moves(chain.sampler())
+        starts, first = jax.vmap(chain.sampler().start)(path_keys(keys))
+        self.target = np.asarray(first) if paths is None else paths[:, 0]
+        self.place = self.target
+        self.carry = hub.start(starts, level_keys(keys))
+        self.stops = np.union1d(grid, [hops])  # the solution is taken at the end, whether or not that is recorded
+        shapes = jax.eval_shape(hub.observe, self.carry, jnp.zeros(len(keys), jnp.int32))
+        room = (len(keys), len(self.stops))
+        self.records: Any = jax.tree.map(lambda leaf: np.zeros((*room, *leaf.shape[1:]), leaf.dtype), shapes)
+        self.hop = 0
+        self.held = np.zeros(len(keys), np.int64)
+        self.visits, self.unanswered = np.zeros((2, len(roll.present)), np.int64)
+        self.rate = 0.0
+        self.saved: Checkpoint | None = None
+        self.every = 0
+
+    def keep(self, saved: Checkpoint, every: int) -> None:
+        """Go on from what was saved, and save every so many hops. Agents that were set aside have another chance."""
+        self.saved, self.every = saved, every
+        roll = self.roll
+        self.carry, self.records, where, counts, numbers = saved.restore(self._whole())
+        self.place, self.target, self.held = where
+        self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts = counts
+        self.hop, roll.late = (int(number) for number in numbers)
+
+    def _whole(self) -> Any:
+        roll = self.roll
+        counts = np.stack([self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts])
+        where = np.stack([self.place, self.target, self.held]).astype(np.int64)
+        return self.carry, self.records, where, counts, np.array([self.hop, roll.late])
+
+    def save(self) -> None:
+        """Write the walk to its checkpoint, if it has one."""
+        if self.saved is not None:
+            self.saved.save(self._whole())
+
+    def go(self, name: str) -> None:
+        """Make all hops that are left."""
+        bar, began, first = Progress(name, self.hops), 0.0, self.hop + 1
+        questions, bits = np.asarray(self.hub.questions(self.carry)), np.asarray(self.carry.indices)
+        self._observe()
+        try:
+            while self.hop < self.hops:
+                if self.hop % BLOCK == 0:
+                    self.carry = self.hub.block(self.carry, np.int32(self.hop))
+                    bits = np.asarray(self.carry.indices)
+                    bar.update(self.hop, self._note())
+                questions = self._visit(questions)
+                if self.paths is None:
+                    self.target = self.moves(self.place, bits[:, self.hop % BLOCK])
+                elif self.hop + 1 < self.hops:
+                    self.target = self.paths[:, self.hop + 1]
+                self.hop += 1
+                self._observe()
+                if self.every and self.hop % self.every == 0:
+                    self.save()
+                self._check_quorum()
+                if self.hop == first:
+                    began = time.monotonic()
+                else:
+                    self.rate = (self.hop - first) * len(self.place) / (time.monotonic() - began)
+        finally:
+            bar.close()
+        self.save()
+
+    def _visit(self, questions: np.ndarray) -> np.ndarray:
+        """One hop of all tokens; the next questions."""
+        roll, target = self.roll, self._allowed()
+        sheet = self.hub.sheet(target, roll.present[target])
+        groups = _by_agent(target, roll.present)
+        answers = roll.ask({agent: questions[rows] for agent, rows in groups.items()})
+        for agent, rows in groups.items():
+            if agent in answers:
+                sheet[rows, :-2] = answers[agent]
+            else:
+                sheet[rows, -1] = 0
+        self.carry, questions, moved = self.hub.arrive(self.carry, sheet)
+        if moved.all():
+            self.place = target
+        else:
+            for agent in np.unique(target[(sheet[:, -1] == 1) & ~moved]):
+                roll.set_aside(int(agent), "its answer is not finite")
+            self.held += ~moved
+            self.unanswered += np.bincount(target[~moved], minlength=len(self.visits))
+            self.place = np.where(moved, target, self.place)
+        self.visits += np.bincount(target[moved], minlength=len(self.visits))
+        return questions
+
+    def _allowed(self) -> np.ndarray:
+        """Where tokens go at this hop: to their targets, or where they stand, if these are not there."""
+        roll, deadline = self.roll, time.monotonic() + self.roll.patience
+        roll.look()
+        while not roll.present[self.target].all():
+            # A walk that is told where to go has no other place to go to.
+            instead = self.target if self.paths is not None else self.place
+            target = np.where(roll.present[self.target], self.target, instead)
+            hopeless = not any(int(agent) in roll.probes for agent in target)
+            if roll.present[target].any() or hopeless or time.monotonic() > deadline:
+                return target
+            time.sleep(AGAIN)  # all tokens wait for agents that may come back
+            roll.look()
+        return self.target
+
+    def _check_quorum(self) -> None:
+        """Stop where too few agents are left, and say where the walk can be found."""
+        roll, left = self.roll, int(self.roll.present.sum())
+        if left < self.quorum:
+            self.save()
+            where = "was not kept (pass checkpoint=...)" if self.saved is None else f"is kept in {self.saved.path}"
+            lost = "; ".join(f"{name}: {reason}" for name, reason in roll.missing.items())
+            raise QuorumError(
+                f"{left} agents are left at hop {self.hop}, below quorum={self.quorum} ({lost}); the walk {where}"
+            )
+
+    @property
+    def pieces(self) -> int:
+        """In how many parts the agents fall that are not set aside."""
+        left = [agent for agent in range(len(self.visits)) if agent not in self.roll.reasons]
+        edges = scipy.sparse.csr_array(self.chain.P)[left][:, left]
+        return int(scipy.sparse.csgraph.connected_components(edges, directed=False)[0])
+
+    def _observe(self) -> None:
+        slot = int(np.searchsorted(self.stops, self.hop))
+        if self.stops[slot] == self.hop:
+            taken = (self.hop - self.held) * self.hub.program.local_rounds
+            seen = self.hub.observe(self.carry, jnp.asarray(taken, jnp.int32))
+            for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):
+                kept[:, slot] = np.asarray(new)
+
+    def _note(self) -> str:
+        visits = f"{self.visits.min():,} to {self.visits.max():,} visits an agent"
+        return f"; {self.rate:,.0f} hops/s, {visits}, {self.roll.bytes.sum() / 1e6:,.1f} MB"
+
+
+def _by_agent(target: np.ndarray, present: np.ndarray) -> dict[int, Any]:
+    """The tokens that go to each agent, of those that are there."""
+    if len(target) == 1:  # a token on its own is worth a short way
+        agent = int(target[0])
+        return {agent: slice(None)} if present[agent] else {}
+    order = np.argsort(target, kind="stable")
+    agents, starts = np.unique(target[order], return_index=True)
+    return {int(agent): rows for agent, rows in zip(agents, np.split(order, starts[1:]), strict=True) if present[agent]}

@@ -1,0 +1,211 @@
+"""The hub: tokens walk over a network of agents who keep their data, and the core's own `step` moves them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ergodrift import check, loop
+from ergodrift.algorithms import Algorithm
+from ergodrift.average import Average
+from ergodrift.chain import MarkovChain
+from ergodrift.checkpoint import Checkpoint
+from ergodrift.distributed import wire
+from ergodrift.distributed.agent import Agent
+from ergodrift.distributed.network import Network
+from ergodrift.distributed.outcome import Walk
+from ergodrift.distributed.parcel import parcel
+from ergodrift.distributed.roll import Roll
+from ergodrift.distributed.tokens import Bits, Hub
+from ergodrift.distributed.trip import Trip
+from ergodrift.distributed.wire import Program
+from ergodrift.method import checked_point
+from ergodrift.problem import Problem
+from ergodrift.result import Result
+from ergodrift.run import record_grid
+from ergodrift.sampler import BLOCK
+from ergodrift.source import Stream, seed_keys
+
+
+def walk(
+    problem: Problem,
+    graph: Any,
+    agents: Sequence[Agent] | Network,
+    algorithm: Algorithm,
+    *,
+    x0: Any,
+    num_samples: int,
+    tokens: Any = 1,
+    local_rounds: int = 1,
+    kind: str = "metropolis",
+    paths: Any = None,
+    record: Any = 200,
+    average: Any = None,
+    combine: str | None = "mean",
+    patience: float = 60.0,
+    quorum: int | None = None,
+    checkpoint: Any = None,
+    checkpoint_every: int = 1000,
+    address: str | None = None,
+    runtime_env: Any = None,
+) -> Walk:
+    """Walk tokens over agents that keep their data (Kim and Lee, section 2, with agents as states).
+
+    A token is x_t, Q_t and the algorithm's state. At every hop each token moves to a neighbour, drawn by the chain of
+    the graph (`MarkovChain.from_graph`), and takes in one sample, the data of the agent it is at. The numbers are those
+    of `run` on a `MarkovSource` with the same chain, the pooled data and the tokens as seeds, to rounding.
+
+    With `local_rounds` = 1 the hub sends x_t and the agent answers with its `Feedback` at x_t. With k > 1 the hub sends
+    the token, the agent makes k rounds on its own data with the very same `step`, and the token comes back: k rounds
+    for one message each way. That is `run` on the path with every state repeated k times, whose mixing time, counted
+    in samples, is about k times as long: set `edpp(tau_mix)` by that.
+
+    All tokens hop together; those at the same agent travel in one message. An agent whose process dies is restarted and
+    asked again. One that is silent for `patience` seconds is away until it is heard of again, and one that answers NaN
+    or a wrong shape is set aside. A token that would move to an agent who is not there holds its place, as in a
+    self-loop of the chain, and takes its sample there (a Metropolis walk on those who are left: their law stays what it
+    was, up to a factor). Where that fails too, as at the hop on which an agent is missed, it makes no round and draws
+    its next move from where it stands; `held` counts these hops.
+
+    Args:
+        problem: loss, constraints and domain. It is sent to the agents with what it uses of your own modules; installed
+            packages that it uses must be there.
+        graph: a networkx graph or adjacency matrix, or a `MarkovChain`; agent i is at its i-th node.
+        agents: an `Agent` for each node, or a `Network` of them that lasts longer than this walk.
+        algorithm: such as `edpp(tau_mix)`.
+        x0: x_1, the same for all tokens; its precision is the walk's.
+        num_samples: rounds' samples of each token, a multiple of `local_rounds`.
+        tokens: a count, or the seeds of their paths.
+        local_rounds: k, how many samples in a row are taken at a visited agent.
+        kind: which walk on the graph, see `MarkovChain.from_graph`.
+        paths: (tokens, hops) agents to visit; drawn on the way unless given.
+        record: how many records to keep, or the sample counts to record at.
+        average: how points are weighed in x̄, see `run`; a suffix starts with a hop.
+        combine: "mean" for the mean of the tokens' solutions, None to keep them as seeds.
+        patience: seconds before an agent that does not answer is given up for the time being. A restarted agent has to
+            load its data within them; at the start of a walk all have two minutes.
+        quorum: the fewest agents to go on with; half of them unless given.
+        checkpoint: a file to keep the walk in. Called again with the same arguments, it goes on from there, to the same
+            numbers to the last bit if no hop was held. The agents' data are not part of what is compared; agents that
+            were set aside have another chance.
+        checkpoint_every: hops between two writes of it.
+        address: of a Ray cluster to join, see `Network`.
+        runtime_env: see `Network`.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; nothing has run.
+        AgentError: an agent cannot take part.
+        QuorumError: too few agents are left; the checkpoint holds the walk.
+    """
+    for name, value, wanted in [("problem", problem, Problem), ("algorithm", algorithm, Algorithm)]:
+        if not isinstance(value, wanted):
+            raise TypeError(f"{name} must be of type {wanted.__name__}, got {type(value).__name__}: {value!r}")
+    chain = graph if isinstance(graph, MarkovChain) else MarkovChain.from_graph(graph, kind)
+    local_rounds = check.integer("local_rounds", local_rounds, at_least=1)
+    num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=2**31 - BLOCK)
+    if num_samples % local_rounds:
+        raise ValueError(f"num_samples={num_samples} must be a multiple of local_rounds={local_rounds}")
+    patience = check.number("patience", patience, above=0)
+    checkpoint_every = check.integer("checkpoint_every", checkpoint_every, at_least=1)
+    if combine not in ("mean", None):
+        raise ValueError(f"combine must be 'mean' or None, got {combine!r}")
+    keys, grid = seed_keys(tokens), _hops_at(record, num_samples, local_rounds)
+    x0 = checked_point(problem.geometry, x0)
+    if paths is not None:
+        paths = _checked_paths(paths, len(keys), num_samples // local_rounds, chain.num_states)
+    members = agents.agents if isinstance(agents, Network) else list(agents)
+    if len(members) != chain.num_states:
+        raise ValueError(f"graph has {chain.num_states} nodes, but there are {len(members)} agents; one at each node")
+    quorum = check.integer(
+        "quorum", -(-len(members) // 2) if quorum is None else quorum, at_least=1, at_most=len(members)
+    )
+    weighing = Average.of(algorithm.average if average is None else average)
+    estimator = algorithm.estimator.for_run(num_samples, None, chain.stationary)
+    method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
+    setup = loop.Setup(problem, method, Stream(Bits(), None), None, weighing)
+    if checkpoint is not None:
+        Checkpoint(checkpoint)  # a folder that is not there is found before any process starts
+
+    network = agents if isinstance(agents, Network) else Network(members, address=address, runtime_env=runtime_env)
+    try:
+        walk_id = uuid.uuid4().bytes
+        # Agents that only answer need no method; those that have answered such questions before are ready for more.
+        told = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)
+        program = wire.on_host(Program(told, x0, 1, local_rounds, bool(jax.config.read("jax_enable_x64"))))
+        sent = parcel(program)
+        count = network.open(walk_id, sent, patience)
+        hub = Hub(dataclasses.replace(program, setup=setup, num_constraints=count))
+        roll = Roll(network, walk_id, sent, hub.answer_width, local_rounds, patience)
+        trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
+        if checkpoint is not None:
+            identity = (algorithm.name, setup, x0, local_rounds, tuple(network.names), chain.sampler(), keys, paths)
+            trip.keep(Checkpoint(checkpoint, *identity, grid, num_samples), checkpoint_every)
+        clock = time.monotonic()
+        trip.go(algorithm.name)
+        seconds = time.monotonic() - clock
+    finally:
+        if network is not agents:
+            network.close()
+
+    records = trip.records
+    each = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
+    kept = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
+    numbers = np.arange(len(keys)) if np.ndim(tokens) == 0 else np.asarray(tokens).astype(int)
+    result = Result(algorithm.name, numbers, grid * local_rounds, **kept._asdict(), solution=each, paths=paths)
+    return Walk(
+        result=result,
+        solution=each if combine is None else jax.tree.map(lambda leaf: leaf.mean(axis=0), each),
+        agents=tuple(network.names),
+        visits=trip.visits,
+        held=trip.held,
+        unanswered=trip.unanswered,
+        set_aside=roll.missing,
+        messages=roll.messages,
+        bytes=roll.bytes,
+        hops=trip.hops,
+        local_rounds=local_rounds,
+        seconds=seconds,
+        rate=trip.rate,
+        restarts=roll.restarts,
+        late=roll.late,
+        epsilon=_epsilon(network, roll.asked),
+        pieces=trip.pieces,
+        chain=chain,
+    )
+
+
+def _hops_at(record: Any, num_samples: int, local_rounds: int) -> np.ndarray:
+    """The hops to record at."""
+    if np.ndim(record) == 0:
+        return record_grid(record, num_samples // local_rounds)
+    grid = record_grid(record, num_samples)
+    if (grid % local_rounds).any():
+        raise ValueError(f"record must hold multiples of local_rounds={local_rounds}: agents keep what is in between")
+    return grid // local_rounds
+
+
+def _checked_paths(paths: Any, tokens: int, hops: int, agents: int) -> np.ndarray:
+    paths = np.asarray(paths)
+    paths = np.broadcast_to(paths, (tokens, len(paths))) if paths.ndim == 1 else paths
+    if (
+        paths.ndim != 2
+        or paths.shape[0] != tokens
+        or paths.shape[1] < hops
+        or not np.issubdtype(paths.dtype, np.integer)
+    ):
+        wanted = f"whole numbers of shape (tokens, hops) = ({tokens}, {hops})"
+        raise ValueError(f"paths must be {wanted}, got {paths.dtype} of shape {paths.shape}")
+    if paths.min() < 0 or paths.max() >= agents:
+        raise ValueError(f"paths must hold agents between 0 and {agents - 1}, got {paths.min()} to {paths.max()}")
+    return paths[:, :hops].astype(np.int32)
+
+
+def _epsilon(network: Network, asked: np.ndarray) -> dict[str, float]:
+    costs = zip(network.names, network.agents, asked, strict=True)
+    return {name: agent.privacy.epsilon(int(count)) for name, agent, count in costs if agent.privacy}

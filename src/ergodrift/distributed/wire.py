@@ -1,0 +1,150 @@
+"""What travels: a row of 32-bit words for each token, each way."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ergodrift import tree
+from ergodrift.estimator import Stock
+from ergodrift.loop import Setup, Sums
+from ergodrift.method import zero_feedback
+from ergodrift.types import State
+
+T = TypeVar("T")
+NAME = 16  # bytes of a walk's name, which stand before its questions
+KEYS = "threefry2x32"  # the generator of all keys, as `source.seed_keys` makes them
+
+
+@tree.module("num_constraints", "local_rounds", "wide")
+class Program:
+    """What an agent is told once, when a walk begins: the problem, the method, and how a question reads.
+
+    With `local_rounds` = 1 a question is x_t and its answer the `Feedback`; else a question is a token (its state and
+    last weights) and the answer the same token so many rounds later, with the sums over these.
+    """
+
+    setup: Setup  # without stream and grid: the agent has its own data
+    x0: Any
+    num_constraints: int
+    local_rounds: int
+    wide: bool  # whether the hub computes with 64-bit numbers
+
+
+class Token(NamedTuple):
+    """What a token carries to an agent that makes the rounds itself."""
+
+    state: State
+    weights: Any
+
+
+class Visit(NamedTuple):
+    """A token on its way through local rounds, with the sums over them."""
+
+    state: State
+    weights: Any
+    recent: Sums
+
+
+def blank_token(program: Program) -> Token:
+    """A token's structure and shapes."""
+    method, x0 = program.setup.method, program.x0
+
+    def first() -> Token:
+        state = method.init(x0, program.num_constraints, jax.random.key(0, impl=KEYS))
+        zero = zero_feedback(x0, program.num_constraints)._replace(state=jnp.int32(0))
+        return Token(state, method.step(state, zero)[1].weights)
+
+    return jax.eval_shape(first)
+
+
+def question_width(program: Program) -> int:
+    """How many words a question has."""
+    return width(program.x0 if program.local_rounds == 1 else blank_token(program))
+
+
+def zero_sums(program: Program) -> Sums:
+    """Sums over no rounds."""
+    zero = zero_feedback(program.x0, program.num_constraints)
+    weight = program.setup.average.weight(jnp.int32(0), zero.loss.dtype)
+    return Sums(zero.loss_grad, None if weight is None else jnp.zeros_like(weight), zero.loss, zero.constraints)
+
+
+def unstocked(state: State) -> State:
+    """The state without what its estimator drew beforehand, which whoever goes on draws again from the same origin."""
+
+    def is_stock(node: Any) -> bool:
+        return isinstance(node, Stock)
+
+    return jax.tree.map(lambda node: node.origin if is_stock(node) else node, state, is_leaf=is_stock)
+
+
+def pack(numbers: Any) -> jax.Array:
+    """All numbers of a pytree as one vector of 32-bit words."""
+    return jnp.concatenate([_words(leaf) for leaf in jax.tree.leaves(numbers)])
+
+
+def unpack(words: jax.Array, like: Any) -> Any:
+    """The pytree with the structure of `like` whose `pack` these words are."""
+    leaves, structure = jax.tree.flatten(like)
+    out, start = [], 0
+    for leaf in leaves:
+        count = width(leaf)
+        out.append(_leaf(words[start : start + count], leaf))
+        start += count
+    return structure.unflatten(out)
+
+
+def width(like: Any) -> int:
+    """How many words a pytree of these shapes packs into."""
+    return sum(jax.eval_shape(_words, leaf).shape[0] for leaf in jax.tree.leaves(like))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _words(leaf: Any) -> jax.Array:
+    leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    if leaf.dtype.itemsize < 4:  # bools and half floats take a word each
+        leaf = leaf.astype(jnp.int32 if leaf.dtype == bool else jnp.float32)
+    return jax.lax.bitcast_convert_type(leaf, jnp.uint32).ravel()
+
+
+def _leaf(words: jax.Array, like: Any) -> Any:
+    if _is_key(like):
+        data = jax.eval_shape(jax.random.key_data, like)
+        return jax.random.wrap_key_data(words.reshape(data.shape), impl=KEYS)
+    if like.dtype.itemsize < 4:
+        kind = jnp.int32 if like.dtype == bool else jnp.float32
+        return jax.lax.bitcast_convert_type(words.reshape(like.shape), kind).astype(like.dtype)
+    if like.dtype.itemsize == 8:
+        words = words.reshape(-1, 2)
+    return jax.lax.bitcast_convert_type(words, like.dtype).reshape(like.shape)
+
+
+def on_host(value: T) -> T:
+    """The pytree with its arrays on the host, to be sent."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
+
+
+def bound(function: Callable[..., Any], fixed: Any, donate: bool = False) -> Callable[..., Any]:
+    """`function` compiled, its first argument always this pytree.
+
+    It is taken apart here, not at every call: classes of ours are taken apart in Python, which costs more than a hop.
+    """
+    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, fixed))
+    return functools.partial(_compiled(function, structure, donate), leaves)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(function: Callable[..., Any], structure: Any, donate: bool) -> Callable[..., Any]:
+    def whole(leaves: Any, *arguments: Any) -> Any:
+        return function(structure.unflatten(leaves), *arguments)
+
+    return jax.jit(whole, donate_argnums=(1,) if donate else ())

@@ -1,0 +1,41 @@
+"""A Ray cluster for the tests of walks, one for each worker of pytest."""
+
+import logging
+import os
+import tempfile
+import warnings
+
+import pytest
+
+CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Ray, on a cluster of this machine alone. What one agent compiles, the others find in a folder."""
+    ray = pytest.importorskip("ray", reason="walks over real agents need Ray: pip install 'ergodrift[ray]'")
+    with tempfile.TemporaryDirectory(prefix="rw", dir="/tmp", ignore_cleanup_errors=True) as short:
+        # Ray's sockets lie in its folder, and their names must be short.
+        ours = {**CACHE, "JAX_COMPILATION_CACHE_DIR": f"{short}/jax", "RAY_AUTH_MODE": "disabled"}
+        before = {name: os.environ.get(name) for name in ours}
+        os.environ |= ours
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of forks, and of what Ray itself imports
+            ray.init(
+                num_cpus=2, include_dashboard=False, _temp_dir=f"{short}/r", _node_ip_address="127.0.0.1",
+                log_to_driver=False, logging_level=logging.ERROR,
+            )  # fmt: skip
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        yield ray
+        ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def network(cluster):
+    """Agents that outlive tests: a process that has to start and compile takes seconds."""
+    from ergodrift import distributed as dd
+    from walks import agents
+
+    with dd.Network(agents()) as network:
+        yield network

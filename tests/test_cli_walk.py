@@ -1,0 +1,132 @@
+"""`ergodrift walk`: its graphs and agents, and the command itself on a cluster of this machine."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import jax
+import numpy as np
+import pytest
+import scipy
+
+from ergodrift import cli
+from ergodrift.experiments.graphs import GRAPHS, network
+from ergodrift.experiments.network import ALGORITHMS, Demo, local_rounds_study, own_rows
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'ergodrift[ray]'")
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("agents", [3, 7, 20])
+def test_a_graph_is_connected_symmetric_and_drawn_apart(graph, agents):
+    adjacency, places = network(graph, agents, seed=3)
+    assert adjacency.shape == (agents, agents)
+    assert (adjacency == adjacency.T).all()
+    assert not adjacency.diagonal().any()
+    assert scipy.sparse.csgraph.connected_components(adjacency)[0] == 1
+    assert (np.linalg.norm(places[:, None] - places, axis=2) + np.eye(agents) > 1e-3).all()
+
+
+def test_graphs_are_what_their_names_say():
+    degrees = {graph: network(graph, 9)[0].sum(axis=0).astype(int).tolist() for graph in GRAPHS}
+    assert degrees["ring"] == [2] * 9
+    assert degrees["complete"] == [8] * 9
+    assert degrees["star"] == [8] + [1] * 8
+    assert degrees["grid"] == [2, 3, 2, 3, 4, 3, 2, 3, 2]
+    with pytest.raises(ValueError, match="graph must be one of ring, grid, star, geometric, complete, got 'line'"):
+        network("line", 4)
+
+
+def test_agents_make_their_own_rows():
+    one, two = (own_rows(number, agents=4, points=30, seed=0) for number in (0, 1))
+    leaves = list(zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+    assert all(a.shape == b.shape for a, b in leaves)
+    assert any((a != b).any() for a, b in leaves)
+    again = own_rows(0, agents=4, points=30, seed=0)
+    assert all((a == b).all() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(again), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--agents", "2"], "agents must be between 3 and"),
+        (["--samples", "10", "--local-rounds", "3"], "samples=10 must be a multiple of local_rounds=3"),
+        (["--noise", "1"], "noise=1.0 needs clip"),
+        (["--tokens", "0"], "tokens must be between 1 and"),
+    ],
+)
+def test_wrong_usage_is_said_before_anything_starts(tmp_path, capsys, arguments, message):
+    assert cli.main(["walk", *arguments, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_names_are_refused_with_those_that_are_known(capsys):
+    for option, known in [("--graph", GRAPHS), ("--algorithm", ALGORITHMS)]:
+        with pytest.raises(SystemExit):
+            cli.main(["walk", option, "nothing"])
+        error = capsys.readouterr().err
+        assert all(name in error for name in known)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_examples_are_commands(name):
+    """Each example is a command and what it does, at least two spaces apart."""
+    for line in cli.COMMANDS[name].EXAMPLES.splitlines():
+        example = re.split(r"\s{2,}", line.strip())[0]
+        assert cli.build_parser().parse_args(example.split()[1:]).run is cli.COMMANDS[name].run
+
+
+def command(out, *more):
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "JAX_PLATFORMS": "cpu"}
+    given = ["--agents", "3", "--samples", "60", "--tokens", "2", "--points", "20", "--out", str(out), *more]
+    run = [sys.executable, "-m", "ergodrift.cli", "walk", *given]
+    return subprocess.run(run, capture_output=True, text=True, env=environment, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("walk")
+    return out, command(out, "--checkpoint", str(out / "walk.npz"))
+
+
+@needs_ray
+def test_the_command_walks_judges_and_draws(written):
+    out, done = written
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "results.json").read_text())
+    assert found["config"] == {
+        **vars(Demo(agents=3, samples=60, tokens=2, points=20)),
+        "mixing_time": found["config"]["mixing_time"],
+    }
+    assert sum(agent["visits"] for agent in found["walk"]["agents"]) == 2 * 60
+    assert found["walk"]["held"] == 0
+    assert found["records"][-1]["samples"] == 60
+    assert all(record["Lagrangian gap"] > 0 for record in found["records"])
+    # Sums in float64 of the same terms as in the simulation, in another order where XLA fuses otherwise.
+    assert found["difference"] < 1e-12
+    assert "largest difference from ed.run on the pooled data" in done.stdout
+    html = (out / "index.html").read_text()
+    assert "A walk over 3 agents" in html
+    assert "Traceback" not in done.stderr
+
+
+@needs_ray
+def test_a_finished_walk_is_found_in_its_checkpoint(written):
+    out, _ = written
+    before = json.loads((out / "results.json").read_text())
+    again = command(out, "--checkpoint", str(out / "walk.npz"))
+    assert again.returncode == 0, again.stderr
+    after = json.loads((out / "results.json").read_text())
+    assert after["solution"] == before["solution"]
+    assert after["walk"]["agents"] == before["walk"]["agents"]
+
+
+def test_local_rounds_are_studied_as_the_page_says():
+    """The table has a row an algorithm and k; fewer visits for the same samples do not help."""
+    rows = [line.split("|")[1:-1] for line in local_rounds_study(visits=30, rounds=(1, 4), tokens=8).splitlines()[2:]]
+    assert [(row[0].strip(), int(row[1])) for row in rows] == [("EDPP", 1), ("EDPP", 4), ("RDPP", 1), ("RDPP", 4)]
+    same_samples = [float(row[3]) for row in rows]
+    assert same_samples[0] < same_samples[1]

@@ -1,0 +1,331 @@
+"""Walks over real processes give the numbers of the core; what is asked, answered and counted."""
+
+import math
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy
+
+import ergodrift as ed
+import problems
+from ergodrift import distributed as dd
+from ergodrift.distributed import network as networks
+from ergodrift.distributed import wire
+from ergodrift.distributed.privacy import Secret
+from ergodrift.distributed.tokens import Moves
+from ergodrift.sampler import random_block
+from walks import AGENTS, DATA, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, close, numbers
+
+ALGORITHMS = {
+    "edpp": ed.edpp(4.0),
+    "mdpp": ed.mdpp(),
+    "adpp": ed.adpp(),
+    "rdpp": ed.rdpp(),
+    "pd": ed.pd(horizon=160, gradient_bound=9.0, constraint_bound=9.0),
+}
+SAMPLES = 160
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_walk_is_the_run_on_the_pooled_data(network, name):
+    """Tokens are seeds: without any path passed in, both draw the same one, bit by bit."""
+    algorithm = ALGORITHMS[name]
+    walk = dd.walk(PROBLEM, GRAPH, network, algorithm, x0=ZERO, num_samples=SAMPLES, tokens=[3, 8], record=[0, 1, 97])
+    run = ed.run(algorithm, PROBLEM, SOURCE, x0=ZERO, num_samples=SAMPLES, seeds=[3, 8], record=[0, 1, 97])
+    close(walk.result, run, 1e-12)
+    assert np.array_equal(walk.result.seeds, [3, 8])
+    visits = np.bincount(np.ravel(SOURCE.paths([3, 8], SAMPLES)), minlength=AGENTS)
+    assert np.array_equal(walk.visits, visits)
+    assert not walk.held.any()
+    assert not walk.restarts.any()
+    np.testing.assert_allclose(walk.solution, np.mean(run.solution, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_local_rounds_are_the_run_on_the_path_with_states_repeated(network, name):
+    algorithm, hops = ALGORITHMS[name], SAMPLES // 4
+    path = np.random.default_rng(1).integers(0, AGENTS, (2, hops))
+    options = {"x0": ZERO, "num_samples": SAMPLES, "record": [4, 80, 160]}
+    walk = dd.walk(PROBLEM, GRAPH, network, algorithm, tokens=2, local_rounds=4, paths=path, combine=None, **options)
+    run = ed.run(algorithm, PROBLEM, SOURCE, seeds=2, paths=path.repeat(4, axis=1), **options)
+    close(walk.result, run, 1e-12)
+    assert np.array_equal(walk.solution, walk.result.solution)
+    assert walk.messages.sum() == 2 * sum(len(set(places)) for places in path.T)
+
+
+@pytest.mark.parametrize("local_rounds", [1, 4])
+def test_float32(network, local_rounds):
+    x0 = ZERO.astype(np.float32)
+    path = SOURCE.paths(1, 400 // local_rounds)
+    options = {"x0": x0, "num_samples": 400, "record": [200, 400]}
+    walk = dd.walk(PROBLEM, GRAPH, network, ed.adpp(), local_rounds=local_rounds, **options)
+    run = ed.run(ed.adpp(), PROBLEM, SOURCE, paths=np.repeat(path, local_rounds, axis=1), **options)
+    assert {leaf.dtype for name, leaf in numbers(walk.result).items() if name not in ("rounds", "samples_used")} == {
+        np.dtype(np.float32)
+    }
+    close(walk.result, run, 2e-5)  # a few hundred roundings, in another order
+
+
+def test_a_point_of_several_parts_and_averages(cluster):
+    geometry, like = problems.GEOMETRIES["product"]
+    problem = ed.Problem(problems.loss, problems.constraints, geometry)
+    data = problems.random_data(np.random.default_rng(2), 2, 5, 1)
+    x0 = geometry.project(like)
+    graph, own = np.ones((2, 2)) - np.eye(2), [jax.tree.map(lambda leaf, i=i: leaf[i], data) for i in range(2)]
+    with dd.Network([dd.Agent(xi) for xi in own]) as network:
+        for average in ("suffix", ("polynomial", 2)):
+            options = {"x0": x0, "num_samples": 300, "record": [300], "average": average}
+            walk = dd.walk(problem, graph, network, ed.adpp(), **options)
+            run = ed.run(ed.adpp(), problem, ed.MarkovSource(ed.MarkovChain.from_graph(graph), data), **options)
+            close(walk.result, run, 1e-12)
+
+
+def test_metrics_and_summary(network):
+    walk = dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), x0=ZERO, num_samples=40, tokens=2, record=4)
+    run = ed.run(ed.edpp(4.0), PROBLEM, SOURCE, x0=ZERO, num_samples=40, seeds=2, record=4)
+    violations = [ed.metrics.violation(one) for one in (walk.result, run)]
+    np.testing.assert_allclose(*violations, rtol=1e-12, atol=1e-12)
+    assert np.array_equal(walk.x, walk.result.x[:, -1])
+    assert np.array_equal(walk.queue, walk.result.queue[:, -1])
+    # A question is x, an answer f, its gradient, g and its Jacobian: nothing else travels, and no row of data.
+    question, answer = 8 * DIM, 8 * (1 + DIM + 2 + 2 * DIM)
+    assert walk.bytes.sum() == walk.visits.sum() * (question + answer)
+    lines = str(walk).splitlines()
+    assert "2 tokens, 40 hops each, 1 round a visit" in lines[0]
+    assert [line.split()[:3] for line in lines[2:5]] == [["agent", str(i), str(walk.visits[i])] for i in range(AGENTS)]
+    assert int(lines[-1].split()[1]) == 80
+
+
+def test_bytes_do_not_grow_with_the_data(cluster):
+    """Raw rows never leave: agents with a thousand times the data send as much."""
+    problem = ed.Problem(lambda x, xi: jnp.mean((x - xi) ** 2), lambda x, xi: x[:1] - jnp.mean(xi), ed.Ball(1.0))
+    sent = []
+    for size in (2, 2000):
+        network = dd.Network([dd.Agent(np.full((size, 1), float(i))) for i in range(2)])
+        for local_rounds in (1, 5):
+            walk = dd.walk(
+                problem, np.ones((2, 2)) - np.eye(2), network, ed.edpp(2.0), x0=np.zeros(1), num_samples=20,
+                local_rounds=local_rounds,
+            )  # fmt: skip
+            sent.append(walk.bytes.tolist())
+        network.close()
+    assert sent[:2] == sent[2:]
+
+
+def test_agents_load_files_and_functions_where_they_run(cluster, tmp_path):
+    import pyarrow as pa
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    column = np.array([0.25, 0.75])
+    np.save(tmp_path / "a.npy", column)
+    np.savez(tmp_path / "a.npz", v=column)
+    table = pa.table({"v": column})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    pyarrow.feather.write_feather(table, tmp_path / "a.arrow")
+    kinds = [str(tmp_path / "a.npy"), tmp_path / "a.npz", tmp_path / "a.parquet", tmp_path / "a.arrow", lambda: column]
+    problem = ed.Problem(mean_square, lambda x, xi: x[:1] - 0.5, ed.Ball(1.0))
+    with dd.Network([dd.Agent(data) for data in kinds]) as network:
+        graph = np.ones((5, 5)) - np.eye(5)
+        walk = dd.walk(problem, graph, network, ed.edpp(2.0), x0=np.zeros(1), num_samples=5, paths=np.arange(5))
+    run = ed.run(ed.edpp(2.0), problem, ed.IIDSource(column[None]), x0=np.zeros(1), num_samples=5)
+    close(walk.result, run, 1e-12)
+
+
+def mean_square(x, xi):
+    """Of a column that comes in a dict from some files."""
+    values = xi["v"] if isinstance(xi, dict) else xi
+    return jnp.mean((x - values) ** 2)
+
+
+# What travels.
+
+
+def test_words_are_the_numbers_bit_by_bit():
+    tree = {
+        "wide": jnp.array([[0.1, -jnp.inf], [jnp.nan, -0.0]]),
+        "narrow": jnp.array([0.1, 3e38], jnp.float32),
+        "half": jnp.array([0.1, -2.0], jnp.bfloat16),
+        "whole": jnp.array(-5, jnp.int32),
+        "flag": jnp.array([True, False]),
+        "key": jax.random.key(7, impl=wire.KEYS),
+    }
+    words = jax.jit(wire.pack)(tree)
+    assert words.shape == (wire.width(tree),) == (8 + 2 + 2 + 1 + 2 + 2,)
+    back = wire.unpack(words, jax.eval_shape(lambda: tree))
+    for name, leaf in tree.items():
+        data = jax.random.key_data if name == "key" else np.asarray
+        assert back[name].dtype == leaf.dtype
+        assert np.asarray(data(back[name])).tobytes() == np.asarray(data(leaf)).tobytes(), name
+
+
+def test_moves_are_those_of_the_chain():
+    rng = np.random.default_rng(5)
+    P = rng.random((6, 6)) * (rng.random((6, 6)) < 0.6) + 0.01 * np.eye(6) + 0.05 * np.roll(np.eye(6), 1, axis=1)
+    chain = ed.MarkovChain(P / P.sum(axis=1, keepdims=True))
+    moves, key = Moves(chain.sampler()), jax.random.key(3)
+    start, state = chain.sampler().start(key)
+    bits = np.asarray(random_block(start, jnp.int32(0)))
+    place, path = np.array([int(state)]), []
+    for draw in bits:
+        path.append(int(place[0]))
+        place = moves(place, draw[None])
+    assert path == chain.sample_path(key, 64).tolist()
+
+
+# Privacy.
+
+
+def test_clipping_and_noise():
+    feedback = PROBLEM.feedback(ZERO + 0.5, jax.tree.map(lambda leaf: 1e3 * leaf[0], DATA))
+    clip = {"loss": 1.0, "loss_grad": 2.0, "constraints": 3.0, "constraint_jac": 4.0}
+    clipped = dd.Privacy(clip).guard(feedback, jax.random.key(0))
+    for part, bound in clip.items():
+        whole, cut = np.asarray(getattr(feedback, part)), np.asarray(getattr(clipped, part))
+        np.testing.assert_allclose(cut, whole * min(1, bound / np.linalg.norm(whole)), rtol=1e-12)
+    assert np.linalg.norm(clipped.loss_grad) == pytest.approx(2.0)
+    small = jax.tree.map(lambda leaf: leaf * 1e-9, feedback)
+    inside = dd.Privacy(1.0).guard(small, jax.random.key(0))
+    assert all(np.array_equal(getattr(inside, part), getattr(small, part)) for part in clip)
+    huge = dd.Privacy(1.0).guard(jax.tree.map(lambda leaf: leaf * 1e180, feedback), jax.random.key(0))
+    assert np.linalg.norm(huge.constraint_jac) == pytest.approx(1.0)  # the squares would overflow
+
+    noisy = jax.vmap(lambda key: dd.Privacy(clip, noise=0.5).guard(feedback, key))(
+        jax.random.split(jax.random.key(1), 4000)
+    )
+    for part, bound in clip.items():
+        error = np.asarray(getattr(noisy, part)) - np.asarray(getattr(clipped, part))
+        # 4000 draws or more: standard errors are at most sd / sqrt(8000) of a deviation, sd / sqrt(4000) of a mean.
+        assert np.std(error) == pytest.approx(0.5 * bound, rel=4 / math.sqrt(8000))
+        assert np.abs(error.mean(axis=0)).max() < 5 * 0.5 * bound / math.sqrt(4000)
+    parts = [np.asarray(getattr(noisy, part)).reshape(4000, -1) for part in clip]
+    correlation = np.corrcoef(np.concatenate(parts, axis=1), rowvar=False)
+    assert np.abs(correlation - np.eye(len(correlation))).max() < 5 / math.sqrt(4000)
+
+
+def test_epsilon_is_that_of_the_gaussian_mechanism():
+    """Against the exact curve of Balle and Wang (2018, theorem 8), and below what Rényi divergences give."""
+    import dp_accounting
+
+    for noise, answers in [(50.0, 1), (50.0, 40), (200.0, 1000)]:
+        privacy = dd.Privacy(1.0, noise=noise, delta=1e-6)
+        epsilon = privacy.epsilon(answers)
+        # Replacing all data of an agent moves four parts by 2 clip each, in units of noise * clip, at every answer.
+        shift = math.sqrt(answers) * math.sqrt(4) * 2 / noise
+        normal = scipy.stats.norm
+        delta = normal.cdf(shift / 2 - epsilon / shift) - math.exp(epsilon) * normal.cdf(-shift / 2 - epsilon / shift)
+        assert delta == pytest.approx(1e-6, rel=1e-3)
+        accountant = dp_accounting.rdp.RdpAccountant()
+        accountant.compose(dp_accounting.GaussianDpEvent(noise / 4), answers)
+        assert 0.5 * accountant.get_epsilon(1e-6) < epsilon < accountant.get_epsilon(1e-6)
+    assert dd.Privacy(1.0, noise=1.0).epsilon(0) == 0
+    assert dd.Privacy(1.0).epsilon(1) == math.inf
+
+
+def test_the_same_question_gets_the_same_noise_and_another_another(tmp_path):
+    file = tmp_path / "secret"
+    secret, questions = Secret(file), np.arange(12, dtype=np.uint32).reshape(4, 3)
+    assert file.stat().st_mode & 0o777 == 0o600
+    keys = secret.keys(questions)
+    assert np.array_equal(keys, Secret(file).keys(questions))  # a restarted process
+    assert len({tuple(key) for key in keys}) == 4
+    assert not np.array_equal(keys, Secret(None).keys(questions))
+    file.write_bytes(b"short")
+    with pytest.raises(ValueError, match=r"holds 5 bytes, a secret has 32"):
+        Secret(file)
+
+
+@pytest.mark.parametrize("local_rounds", [1, 5])
+def test_private_walks_count_every_answer(cluster, tmp_path, local_rounds):
+    privacy = [dd.Privacy(1.0, noise=100.0, secret=tmp_path / f"secret{i}") for i in range(2)]
+    members = [
+        dd.Agent(agent.data, name=name, privacy=given)
+        for agent, name, given in zip(agents(), ("one", "two", "open"), (*privacy, None), strict=True)
+    ]
+    options = {"x0": ZERO, "num_samples": 40, "tokens": 2, "local_rounds": local_rounds}
+    with dd.Network(members) as network:
+        walk = dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), **options)
+        again = dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), **options)
+    assert walk.epsilon == {
+        name: pytest.approx(privacy[0].epsilon(int(walk.visits[i]) * local_rounds))
+        for i, name in enumerate(("one", "two"))
+    }
+    assert "epsilon" in str(walk)
+    close(walk.result, again.result, 0)  # the noise is a function of the question
+    run = ed.run(ed.edpp(4.0), PROBLEM, SOURCE, x0=ZERO, num_samples=40, seeds=2)
+    assert np.abs(walk.result.x - run.x[:, : walk.result.x.shape[1]]).max() > 1e-3
+
+
+# What is refused.
+
+
+def refused(error, match, **changed):
+    given = {
+        "problem": PROBLEM, "graph": GRAPH, "agents": agents(), "algorithm": ed.edpp(4.0), "x0": ZERO,
+        "num_samples": 10,
+    } | changed  # fmt: skip
+    with pytest.raises(error, match=match):
+        dd.walk(**given)
+
+
+def test_wrong_arguments_are_named_before_any_process_starts(tmp_path):
+    refused(TypeError, r"problem must be of type Problem", problem=1)
+    refused(TypeError, r"algorithm must be of type Algorithm", algorithm="edpp")
+    refused(ValueError, r"graph has 4 nodes, but there are 3 agents", graph=np.ones((4, 4)) - np.eye(4))
+    refused(TypeError, r"agents must hold Agent", agents=[1, 2, 3])
+    refused(ValueError, r"agents: two of them have the name 'a'", agents=agents(name="a"))
+    refused(ValueError, r"num_samples=10 must be a multiple of local_rounds=3", local_rounds=3)
+    refused(ValueError, r"local_rounds must be between 1", local_rounds=0)
+    refused(ValueError, r"quorum must be between 1 and 3, got 4", quorum=4)
+    refused(ValueError, r"patience must be > 0", patience=0)
+    refused(ValueError, r"combine must be 'mean' or None", combine="median")
+    refused(ValueError, r"record must hold multiples of local_rounds=2", record=[3], local_rounds=2)
+    refused(
+        ValueError, r"paths must hold agents between 0 and 2, got 0 to 7", paths=np.full(10, 7) * (np.arange(10) > 0)
+    )
+    refused(ValueError, r"whole numbers of shape \(tokens, hops\) = \(1, 10\)", paths=np.zeros(4, int))
+    refused(ValueError, r"x0 lies outside Ball", x0=ZERO + 5)
+    refused(ValueError, r"the folder of .* does not exist", checkpoint=tmp_path / "no" / "file")
+    refused(ValueError, r"average must be", average="median")
+    with pytest.raises(ValueError, match=r"a file must end in one of"):
+        dd.Agent("data.csv")
+    with pytest.raises(TypeError, match=r"privacy must be a Privacy"):
+        dd.Agent(ZERO, privacy=1.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"clip must be a number or have the keys"):
+        dd.Privacy({"loss": 1.0})
+    with pytest.raises(ValueError, match=r"resources\['site:a'\] must be > 0"):
+        dd.Agent(ZERO, resources={"site:a": 0})
+    with pytest.raises(ValueError, match=r"agents is empty"):
+        dd.Network([])
+
+
+def test_agents_that_cannot_take_part_are_named(cluster, monkeypatch):
+    def broken():
+        raise FileNotFoundError("/data/site-b.parquet")
+
+    def other():
+        return jax.tree.map(lambda leaf: leaf[0], problems.random_data(np.random.default_rng(0), 1, DIM, 2))
+
+    for data, reason in [
+        (broken, r"b cannot take part: .*site-b\.parquet"),
+        (np.array([np.nan]), r"b cannot take part: .*nan at index"),
+        (np.ones(3), r"b cannot take part: .*loss\(x, xi\) fails"),
+        (other, r"b has 4 constraints, but agent 0 has 2"),
+    ]:
+        two = [agents()[0], dd.Agent(data, name="b")]
+        with pytest.raises(dd.AgentError, match=reason):
+            dd.walk(PROBLEM, np.ones((2, 2)) - np.eye(2), two, ed.edpp(4.0), x0=ZERO, num_samples=4)
+    far = [agents()[0], dd.Agent(agents()[1].data, name="b", resources={"site:mars": 1})]
+    monkeypatch.setattr(networks, "START", 3.0)
+    with pytest.raises(dd.AgentError, match=r"b was not ready in time; is there a node with {'site:mars': 1}"):
+        dd.walk(PROBLEM, np.ones((2, 2)) - np.eye(2), far, ed.edpp(4.0), x0=ZERO, num_samples=4, patience=3)
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=re.escape('pip install "ergodrift[ray]"')):
+        dd.Network(agents())

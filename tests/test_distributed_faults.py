@@ -1,0 +1,333 @@
+"""Walks survive: agents, nodes and the hub killed with SIGKILL, agents that answer wrongly, late or not at all."""
+
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ergodrift as ed
+from ergodrift import distributed as dd
+from ergodrift.distributed import network as networks
+from ergodrift.distributed.desk import Desk
+from ergodrift.distributed.trip import Trip
+from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
+
+EDPP = ed.edpp(4.0)
+
+
+def walk(network, **options):
+    given = {"graph": GRAPH, "algorithm": EDPP, "x0": ZERO, "num_samples": 60, "record": 5} | options
+    return dd.walk(PROBLEM, agents=network, **given)
+
+
+def parent(process):
+    """The process that started this one."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children(process):
+    """The processes that this one has started and that are still there."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and parent(folder.name) == process:
+                found.append(int(folder.name))
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
+
+
+def descendants(process):
+    return [one for child in children(process) for one in (child, *descendants(child))]
+
+
+def desks(node):
+    """The agents' processes on a node (Ray's process there), those on their way included."""
+    return [one for one in children(node) if Path(f"/proc/{one}/cmdline").read_text().startswith("ray::Desk")]
+
+
+class Visited:
+    """Keeps where each token was when it made a round."""
+
+    def __init__(self, monkeypatch):
+        self.hops = []
+        before = Trip._visit
+
+        def visit(trip, questions):
+            held = trip.held.copy()
+            questions = before(trip, questions)
+            self.hops.append(np.where(trip.held == held, trip.place, -1))
+            return questions
+
+        monkeypatch.setattr(Trip, "_visit", visit)
+
+    def path(self, token):
+        places = np.array(self.hops)[:, token]
+        return places[places >= 0]
+
+
+def at_hop(monkeypatch, actions):
+    """Do something before some hops."""
+    before = Trip._visit
+
+    def visit(trip, questions):
+        actions.pop(trip.hop, lambda: None)()
+        return before(trip, questions)
+
+    monkeypatch.setattr(Trip, "_visit", visit)
+
+
+def test_an_agent_killed_on_the_way_changes_no_bit(cluster, monkeypatch):
+    with dd.Network(agents()) as network:
+        whole = walk(network, tokens=2)
+        victims = network.processes()
+        at_hop(monkeypatch, {20: lambda: os.kill(victims[1], signal.SIGKILL)})
+        again = walk(network, tokens=2)
+        assert network.processes()[0] == victims[0]
+        assert network.processes()[1] != victims[1]
+    assert same(whole.result, again.result)
+    assert again.restarts.tolist() == [0, 1, 0]
+    assert not again.held.any()
+    assert np.array_equal(whole.visits, again.visits)
+
+
+def test_a_hundred_random_kills_in_twenty_thousand_hops_lose_nothing(cluster, monkeypatch):
+    """Every update is made once: the result is, to the last bit, that of the walk that nobody disturbed."""
+    rng, killed = np.random.default_rng(7), []
+    # 500 hops of 40 tokens. Agents are killed in bursts, busy or just starting, so that they start side by side.
+    with dd.Network(agents()) as network:
+        options = {"num_samples": 500, "tokens": 40}
+        whole = walk(network, **options)
+        node = parent(network.processes()[0])
+
+        def burst():
+            for _ in range(3):
+                for process in rng.permutation(desks(node))[: rng.integers(1, 4)]:
+                    os.kill(process, signal.SIGKILL)
+                    killed.append(process)
+                time.sleep(rng.uniform(0, 0.5))
+
+        at_hop(monkeypatch, dict.fromkeys(range(20, 500, 20), burst))
+        again = walk(network, **options)
+    assert len(killed) >= 100
+    assert same(whole.result, again.result)
+    assert not again.held.any()
+    assert np.array_equal(whole.visits, again.visits)
+
+
+HUB = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    import jax
+    jax.config.update("jax_enable_x64", True)
+    from walks import GRAPH, PROBLEM, ZERO, agents
+    import ergodrift as ed
+    from ergodrift import distributed as dd
+    dd.walk(PROBLEM, GRAPH, agents(), ed.mdpp(), x0=ZERO, num_samples=2000, tokens=2, record=5,
+            checkpoint={file!r}, checkpoint_every=64, address={address!r})
+"""
+
+
+def test_a_hub_killed_and_resumed_changes_no_bit(cluster, network, tmp_path, monkeypatch):
+    file, log = tmp_path / "walk.npz", tmp_path / "log"
+    address = cluster.get_runtime_context().gcs_address
+    script = HUB.format(tests=str(Path(__file__).parent), file=str(file), address=address)
+    with log.open("wb") as out:
+        command = [sys.executable, "-c", textwrap.dedent(script)]
+        hub = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "RAY_AUTH_MODE": "disabled"})
+        deadline = time.monotonic() + 120
+        while not file.exists() and hub.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        hub.kill()
+        assert hub.wait() == -signal.SIGKILL, log.read_text()
+    options = {"algorithm": ed.mdpp(), "num_samples": 2000, "tokens": 2}
+    visited = Visited(monkeypatch)
+    resumed = walk(network, checkpoint=file, checkpoint_every=64, **options)
+    assert 0 < len(visited.hops) < 2000
+    assert len(visited.hops) % 64 == 2000 % 64
+    whole = walk(network, **options)
+    assert same(whole.result, resumed.result)
+    assert np.array_equal(whole.visits, resumed.visits)
+    assert resumed.bytes.sum() == whole.bytes.sum()
+
+
+def joined(address, folder):
+    """Another node of the cluster, with what agent "b" needs."""
+    command = [
+        str(Path(sys.executable).parent / "ray"), "start", f"--address={address}", "--node-ip-address=127.0.0.1",
+        "--num-cpus=1", '--resources={"site:b": 1}', "--block", "--disable-usage-stats",
+    ]  # fmt: skip
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    with (folder / "log").open("ab") as out:
+        return subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+
+
+def test_a_node_lost_and_joined_again_changes_no_bit(cluster, tmp_path, monkeypatch):
+    """All processes of a node are killed; the agent that must run there waits for the node and is asked again."""
+    address = cluster.get_runtime_context().gcs_address
+    nodes = [joined(address, tmp_path)]
+    try:
+        members = [*agents(2), dd.Agent(agents()[2].data, name="b", resources={"site:b": 1})]
+        with dd.Network(members) as network:
+            whole = walk(network, tokens=2)
+
+            def lose():
+                for process in [nodes[0].pid, *descendants(nodes[0].pid)]:
+                    os.kill(process, signal.SIGKILL)
+                nodes.append(joined(address, tmp_path))
+
+            at_hop(monkeypatch, {20: lose})
+            again = walk(network, tokens=2)
+        assert same(whole.result, again.result)
+        assert again.restarts[2] == 1
+        assert not again.held.any()
+    finally:
+        for node in nodes:
+            node.terminate()
+            node.wait()
+
+
+# Agents that answer wrongly, late or not at all.
+
+
+class Faulty(Desk):
+    """Does what its agent is called, from its third question on."""
+
+    times = 0
+
+    def answer(self, asked):  # type: ignore[override]
+        good = super().answer(asked)
+        if good == b"":
+            return good
+        self.times += 1
+        if self.times < 3:
+            return good
+        match self.agent.name:
+            case "nan":
+                return b"\xff" * len(good)
+            case "shape":
+                return good[:-4]
+            case "words":
+                return "sorry"
+            case "fails":
+                raise OSError("disk full")
+            case "silent":
+                time.sleep(1e6)
+            case "late" if self.times == 3:
+                time.sleep(1.5)
+        return good
+
+
+@pytest.fixture
+def faulty(cluster, monkeypatch):
+    """Networks whose agents do what they are called."""
+    cloudpickle = sys.modules["ray.cloudpickle"]
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(networks, "Desk", Faulty)
+    opened = []
+
+    def make(*names):
+        opened.append(dd.Network([dd.Agent(agents()[i % AGENTS].data, name=name) for i, name in enumerate(names)]))
+        return opened[-1]
+
+    yield make
+    for network in opened:
+        network.close()
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def bytes_of_an_answer(local_rounds):
+    """f, its gradient, g and its Jacobian; or t, x, Q, two weights, and sums of x, f and g."""
+    return 8 * (1 + DIM + 2 + 2 * DIM) if local_rounds == 1 else 4 + 8 * (DIM + 2 + 2 + DIM + 1 + 2)
+
+
+@pytest.mark.parametrize("local_rounds", [1, 3])
+def test_wrong_answers_are_reported_by_name_and_never_taken_in(faulty, monkeypatch, caplog, local_rounds):
+    """What is left is a walk on the graph, and its numbers are those of the rounds that were made."""
+    names = ("a", "nan", "b", "shape", "c", "words", "d", "fails")
+    ring = np.roll(np.eye(8), 1, axis=1) + np.roll(np.eye(8), -1, axis=1) + np.roll(np.eye(8), 4, axis=1)
+    visited, network = Visited(monkeypatch), faulty(*names)
+    with caplog.at_level(logging.WARNING, logger="ergodrift.distributed"):
+        done = walk(
+            network, graph=ring, num_samples=90 * local_rounds, tokens=2, local_rounds=local_rounds, quorum=4, record=1
+        )
+    assert {name: reason.split(",")[0] for name, reason in done.set_aside.items()} == {
+        "nan": "its answer is not finite",
+        "shape": f"its answer has {bytes_of_an_answer(local_rounds) - 4} bytes",
+        "words": "it answered with str",
+        "fails": "it failed with OSError('disk full')",
+    }
+    for name in ("nan", "shape", "words", "fails"):
+        assert f"{name} is set aside" in caplog.text
+        assert done.visits[names.index(name)] <= 2 * 2
+        assert done.unanswered[names.index(name)] >= 1
+    assert done.held.sum() == done.unanswered.sum() > 0
+    assert np.array_equal(np.asarray(done.result.rounds)[:, -1], (90 - done.held) * local_rounds)
+    assert np.array_equal(np.asarray(done.result.samples_used)[:, -1], (90 - done.held) * local_rounds)
+    for token in range(2):
+        path = visited.path(token)
+        assert all(one == other or ring[one, other] for one, other in itertools.pairwise(path))
+        repeated = np.repeat(path % AGENTS, local_rounds)
+        run = ed.run(EDPP, PROBLEM, SOURCE, x0=ZERO, num_samples=len(repeated), paths=repeated, record=1)
+        np.testing.assert_allclose(done.x[token], run.x[0, -1], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(done.queue[token], run.queue[0, -1], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(done.result.loss_sum[token, -1], run.loss_sum[0, -1], rtol=1e-12)
+
+
+def test_late_answers_are_discarded_and_silent_agents_done_without(faulty, monkeypatch, caplog):
+    visited, network = Visited(monkeypatch), faulty("a", "late", "silent")
+    done = walk(network, num_samples=4000, tokens=1, quorum=1, patience=0.7, record=1)
+    assert done.late == 1
+    assert list(done.set_aside) == ["silent"]
+    assert "away, no answer within 0.7 seconds" in done.set_aside["silent"]
+    assert done.held.tolist() == [2]
+    assert done.unanswered.tolist() == [0, 1, 1]
+    path = visited.path(0)
+    assert (path == 1).sum() > 2 >= (path == 2).sum()  # "late" is asked again once it is back
+    run = ed.run(EDPP, PROBLEM, SOURCE, x0=ZERO, num_samples=len(path), paths=path, record=1)
+    np.testing.assert_allclose(done.x[0], run.x[0, -1], rtol=1e-12, atol=1e-12)
+    assert "late is back" in caplog.text
+
+
+def test_below_the_quorum_the_walk_stops_and_can_go_on(faulty, network, tmp_path):
+    file = tmp_path / "walk.npz"
+    options = {"num_samples": 400, "tokens": 2, "checkpoint": file, "quorum": 2}
+    members = faulty("agent 0", "fails", "nan")
+    members.names[1:] = ["agent 1", "agent 2"]
+    with pytest.raises(
+        dd.QuorumError, match=r"1 agents are left .* below quorum=2 .*disk full.* is kept in .*walk\.npz"
+    ):
+        walk(members, **options)
+    done = walk(network, **options)  # the same agents, repaired
+    assert not done.set_aside
+    assert 1 <= done.held.sum() <= 4
+    assert (np.asarray(done.result.rounds)[:, -1] == 400 - done.held).all()
+
+
+# Checkpoints.
+
+
+def test_checkpoints_that_are_damaged_or_of_another_walk_are_refused(network, tmp_path):
+    file = tmp_path / "walk.npz"
+    first = walk(network, checkpoint=file)
+    assert same(first.result, walk(network, checkpoint=file).result)
+    assert walk(network, checkpoint=file).messages.sum() == first.messages.sum()
+    for other in ({"algorithm": ed.edpp(5.0)}, {"num_samples": 120}, {"tokens": [1]}, {"local_rounds": 2}):
+        with pytest.raises(ValueError, match=r"cannot be used: it belongs to a run with other arguments"):
+            walk(network, checkpoint=file, **other)
+    whole = file.read_bytes()
+    for broken in (whole[: len(whole) // 2], b"", whole[:200] + bytes(200) + whole[400:]):
+        file.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"walk\.npz cannot be used"):
+            walk(network, checkpoint=file)
+    np.savez(file, format=np.array("ergodrift run v1", object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"cannot be used: Object arrays cannot be loaded"):
+        walk(network, checkpoint=file)
