@@ -1,5 +1,6 @@
 """Certificates: intervals against closed forms and simulation, verdicts, what is refused."""
 
+import inspect
 import itertools
 
 import jax.numpy as jnp
@@ -241,6 +242,20 @@ def test_a_result_is_certified_on_fresh_samples_only():
     assert replayed.certify(PROBLEM, seed=0).num_samples == 500
     with pytest.raises(ValueError, match="seed=7 is one of those"):
         replayed.certify(PROBLEM, seed=7)
+
+
+def test_a_result_takes_every_argument_of_certify():
+    ours, theirs = (set(inspect.signature(function).parameters) for function in (ed.certify, ed.Result.certify))
+    assert ours - theirs == {"x"}
+    assert theirs - ours == {"self", "row"}
+    result = ed.run(ed.edpp(CHAIN.mixing_time()), ONE, SOURCE, x0=np.zeros(1), num_samples=500, seeds=1)
+    x, options = result.solution[0], {"num_samples": 3000, "seed": 11, "tau_mix": 7, "bounds": (-4.0, 4.0)}
+    for planned in (100, 3000):
+        found = result.certify(ONE, SOURCE, 0.9, "anytime", planned=planned, **options)
+        same = ed.certify(ONE, x, SOURCE, 0.9, "anytime", planned=planned, **options)
+        np.testing.assert_array_equal([found.lower, found.upper], [same.lower, same.upper])
+    wide = result.certify(ONE, SOURCE, 0.9, "anytime", planned=100, **options)
+    assert (wide.upper - wide.lower > found.upper - found.lower).all()  # tightest where it was planned to be
 
 
 def test_a_result_is_not_certified_on_the_series_it_was_fitted_on():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ergodrift as ed
-from ergodrift.trust.transitions import estimate_chain, mixing_times, stationary_laws
+from ergodrift.trust.transitions import _largest, estimate_chain, mixing_times, stationary_laws
 from test_autocorrelation import ar1
 
 TWO = ed.MarkovChain([[0.95, 0.05], [0.1, 0.9]])
@@ -25,7 +25,12 @@ def test_mixing_times_of_a_stack_agree_with_those_of_chains():
     rng = np.random.default_rng(0)
     stack = np.stack([(1 - a) * np.eye(5) + a * rng.dirichlet(np.ones(5), size=5) for a in (1.0, 0.3, 0.02, 0.001)])
     exact = [ed.MarkovChain(P).mixing_time() for P in stack]
-    np.testing.assert_array_equal(np.ceil(mixing_times(stack) - 1e-9), exact)
+    found = mixing_times(stack)
+    np.testing.assert_array_equal(np.ceil(found.max(axis=1) - 1e-9), exact)
+    for P, law, starts in zip(stack, stationary_laws(stack), found, strict=True):
+        for start, tau in enumerate(np.ceil(starts - 1e-9).astype(int)):
+            before, after = (abs(np.linalg.matrix_power(P, t)[start] - law).sum() / 2 for t in (tau - 1, tau))
+            assert after <= 0.25 < before
     np.testing.assert_allclose(stationary_laws(stack), [ed.MarkovChain(P).stationary for P in stack], rtol=1e-8)
 
 
@@ -44,6 +49,28 @@ def test_the_interval_of_the_mixing_time_covers():
     covered = np.mean([low <= tau <= high for low, high in (chain.tau_mix_interval for chain in found)])
     assert covered >= 0.9 - 2 * np.sqrt(0.09 / 30)
     assert 1 / 1.5 <= np.median([chain.tau_mix for chain in found]) / tau <= 1.5
+
+
+@pytest.mark.parametrize(
+    ("means", "opposed"),
+    [([0.0], False), ([0.0, 0.0], True), ([0.0] * 20, False), ([0.0, -0.1, -0.1], False), ([0.0, -5.0], True)],
+    ids=["one", "two alike", "twenty alike", "nearly alike", "apart"],
+)
+def test_the_largest_of_several_means_is_covered_also_where_they_are_alike(means, opposed):
+    """Errors of 0.1, all of them drawn, so that only the largest is in question. A bootstrap of the maximum covers
+    twenty alike in 64 %."""
+    rng = np.random.default_rng(0)
+    repetitions, means = 1000, np.array(means)
+
+    def errors(count):
+        drawn = 0.1 * rng.standard_normal((count, len(means)))
+        return np.column_stack([drawn[:, 0], -drawn[:, 0]]) if opposed else drawn
+
+    found = np.array([_largest(means + errors(1)[0], errors(100), 0.0, 0.95, 1000) for _ in range(repetitions)])
+    middle, low, high = found.T
+    # 95 %, less 1 for a spread known from 100 draws, less two standard errors.
+    assert np.mean((low <= 0) & (high >= 0)) >= 0.94 - 2 * np.sqrt(0.05 * 0.95 / repetitions)
+    assert abs(np.median(middle)) <= 0.06
 
 
 def test_few_visits_to_many_states_do_not_look_slow():

@@ -85,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Hold every bound against runs on random problems, and fit slopes in T and tau_mix.",
     )
     command.add_argument("--problems", type=int, default=1000, metavar="N", help="random problems (default: 1000)")
-    command.add_argument("--samples", type=int, default=512_000, metavar="T", help="longest run of the slopes")
+    command.add_argument("--samples", type=int, default=4_096_000, metavar="T", help="longest run of the slopes")
     command.add_argument("--seeds", type=int, default=64, metavar="K", help="paths of each slope (default: 64)")
     command.add_argument("--only", choices=("bounds", "slopes"), help="one of the two studies (default: both)")
     command.add_argument("--out", type=Path, default=Path("theory-out"), help="folder (default: %(default)s)")

@@ -10,6 +10,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from ergodrift.report.overlay import overlay
+
 BADGES = {"holds": ("holds", "✓"), "does not hold": ("fails", "✕"), "depends": ("depends", "◐")}
 FINALS = {
     "gap": "Optimality gap",
@@ -34,6 +36,7 @@ def page(results: dict[str, Any], figures: dict[str, str]) -> str:
         "claims": _claims(results["claims"]),
         "paper_table": _paper_table(results["table"]),
         "final_table": _final_table(algorithms),
+        "swatch": SWATCH,
         "toggles": "\n".join(_toggle(name) for name in algorithms),
         "runs": _runs(algorithms),
         "figures": "\n".join(_figure(*figure) for figure in figures.items()) or "<p>No figure was drawn.</p>",
@@ -113,7 +116,17 @@ def _embedded(results: dict[str, Any]) -> str:
         return {key: {part: finite(parts[part]) for part in ("mean", "low", "high")} for key, parts in summary.items()}
 
     algorithms = {name: drawn(found["summary"]) for name, found in results["algorithms"].items()}
-    data = {"samples": results["samples"], "algorithms": algorithms}
+    rates = {metric: overlay(results, metric) for metric in next(iter(algorithms.values()), {})}
+    theory = {
+        metric: {
+            "theorem": found[0].theorem,
+            "formula": str(found[0]).replace("-", MINUS),
+            "values": finite(found[1].tolist()),
+        }
+        for metric, found in rates.items()
+        if found
+    }
+    data = {"samples": results["samples"], "algorithms": algorithms, "theory": theory}
     # Without any "<", no text in the data can close the element or open a comment.
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
