@@ -114,7 +114,7 @@ def test_series_come_in_several_forms(kind):
 def test_samples_of_several_parts_are_read_part_by_part():
     a, b = ar1(0.9, 3000, columns=2).T
     whole = ed.diagnose(ed.SeriesSource({"a": a, "b": b}))
-    assert [q.name for q in whole.quantities] == ["['a']", "['b']"]
+    assert [q.name for q in whole.quantities] == ["a", "b"]
     stream = ({"a": first, "b": second} for first, second in zip(a, b, strict=True))
     for given in ({"a": a, "b": b}, stream):
         found = ed.diagnose(given)
@@ -153,10 +153,19 @@ def test_drift_is_warned_of_and_the_rest_still_read():
     assert found.tau_mix == pytest.approx(10, rel=0.3)
 
 
+def test_a_step_and_nothing_else_is_refused_and_a_walk_may_never_settle():
+    with pytest.raises(ValueError, match=r"changes regime near sample 400: .* nothing else moves"):
+        ed.diagnose(np.repeat([0.0, 1.0], [400, 600]))
+    with pytest.raises(ValueError, match=r"drifts: .* nothing else moves"):
+        ed.diagnose(np.linspace(0.0, 1.0, 500))
+    walk = np.cumsum(np.random.default_rng(4).normal(size=5000))  # most others are refused as too short
+    assert any(warning.endswith("it may never settle") for warning in ed.diagnose(walk).warnings)
+
+
 def test_states_never_or_rarely_seen_are_said():
     lame = ed.MarkovChain([[0.5, 0.4999, 0.0001], [0.4999, 0.5, 0.0001], [0.5, 0.5, 0.0]])
     found = ed.diagnose(ed.MarkovSource(lame, np.arange(3.0)), num_samples=1000)
-    assert any("1 of 3 states were never seen: 2" in w or "seen fewer than 10 times: 2" in w for w in found.warnings)
+    assert any("1 of 3 states never seen: 2" in w or "seen fewer than 10 times: 2" in w for w in found.warnings)
 
 
 def test_the_picture_has_autocorrelations_and_a_path():
