@@ -47,8 +47,8 @@ class Diagnosis:
         tau_mix: the mixing time that the data behave like. For a path of finitely many states, the exact definition
             (the first t with total variation distance at most 1/4 from every start) applied to the estimated chain. For
             any other series the relaxation time 1 / (1 - lambda) of its slowest visible mode, autocorrelation ~
-            lambda^k: (t_rel - 1) log 2 <= tau_mix <= t_rel log(4 / mu_min) for every reversible finite chain, an AR(1) series
-            that starts 1.7 standard deviations out is at distance 1/4 after about t_rel, and the integrated
+            lambda^k: (t_rel - 1) log 2 <= tau_mix <= t_rel log(4 / mu_min) for every reversible finite chain, an AR(1)
+            series that starts 1.7 standard deviations out is at distance 1/4 after about t_rel, and the integrated
             autocorrelation time of such a mode is 2 t_rel - 1.
         tau_mix_interval: for it, at the confidence asked for.
         ess: the effective sample size of the worst quantity looked at.
