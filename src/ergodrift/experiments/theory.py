@@ -136,20 +136,37 @@ def _line(x: Any, xi: Any) -> Any:
     return jnp.stack([(x[0] + x[1] - 1) ** 2 + xi["e"]])
 
 
+def _halfspace_limit(T: Any, tau: Any) -> Any:
+    """Q_t tends to lambda* V_t with lambda* = 1/2, and the sum of E g_t(x_t) is E Q_{T+1} but for a constant."""
+    return np.sqrt(tau * T) / 2 / T
+
+
+def _line_limit(beta: float) -> Callable[[Any, Any], Any]:
+    """With u = x + y - 1: -V_t/2 + 2 u Q_t = 0 and dQ/dt = u^2, so Q^3 = 3/16 x the sum of V^2; squared mean of u."""
+    power = (beta - 1) / 3
+
+    def limit(T: Any, tau: Any) -> Any:
+        return np.square((16 * (2 * beta + 1) / 3) ** (1 / 3) / 4 * tau ** (beta / 3) * T**power / (1 + power))
+
+    return limit
+
+
 class Case(NamedTuple):
-    """A curve of the study: an algorithm on a problem, with the rates that bound it."""
+    """A curve of the study: an algorithm on a problem, with the rates that bound it, and what the infeasibility of x̄
+    tends to, where that is known."""
 
     name: str
     algorithm: Callable[[float], Algorithm]
     constraints: Callable[[Any, Any], Any]
     rates: dict[str, Rate]
+    limit: Callable[[Any, Any], Any] | None = None
 
 
 CASES = (
-    Case("EDPP-t, beta 1/2, Slater", lambda tau: edpp(tau), _halfspace, theorem3()),
+    Case("EDPP-t, beta 1/2, Slater", lambda tau: edpp(tau), _halfspace, theorem3(), _halfspace_limit),
     Case("EDPP-t, beta 1/3, Slater", lambda tau: edpp(tau, beta=1 / 3), _halfspace, theorem2(1 / 3)),
-    Case("EDPP-t, beta 1/2, no Slater", lambda tau: edpp(tau), _line, theorem2(1 / 2)),
-    Case("EDPP-t, beta 1/3, no Slater", lambda tau: edpp(tau, beta=1 / 3), _line, theorem2(1 / 3)),
+    Case("EDPP-t, beta 1/2, no Slater", lambda tau: edpp(tau), _line, theorem2(1 / 2), _line_limit(1 / 2)),
+    Case("EDPP-t, beta 1/3, no Slater", lambda tau: edpp(tau, beta=1 / 3), _line, theorem2(1 / 3), _line_limit(1 / 3)),
     Case("MDPP, beta 1/2, Slater", lambda tau: mdpp(), _halfspace, theorem5(1 / 2)),
 )
 STAYS = (0.0, 0.7, 0.94, 0.985, 0.9962)  # mixing times 1, 3, 16, 65 and 257
@@ -270,4 +287,22 @@ def slopes_table(study: dict[str, Any]) -> str:
                     f"| {name} | {quantity} | {entry['theorem']} | {what} | {sign} | {fit['predicted']:+.3f} | "
                     f"{fitted} | {late} | {fit['verdict']} |"
                 )
+    return "\n".join(lines)
+
+
+def limits_table(study: dict[str, Any]) -> str:
+    """Infeasibility over what it tends to, where that is known, at every third record up to the last, as Markdown."""
+    T = np.array(study["samples"], dtype=float)
+    shown = np.arange(len(T) - 1, -1, -3)[::-1]
+    lines = ["| | tau_mix | " + " | ".join(f"T = {T[k]:,.0f}" for k in shown) + " |"]
+    lines.append("|---|---|" + "---|" * len(shown))
+    for case in CASES:
+        if case.limit is None or case.name not in study["curves"]:
+            continue
+        curve = study["curves"][case.name]
+        found = zip(curve["tau_mix"], curve["infeasibility"]["mean"], curve["infeasibility"]["error"], strict=True)
+        for tau, mean, error in found:
+            limit = case.limit(T, tau)
+            cells = [f"{mean[k] / limit[k]:.2f} ± {error[k] / limit[k]:.2f}" for k in shown]
+            lines.append(f"| {case.name} | {tau:.0f} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
