@@ -14,7 +14,7 @@ from ergodrift.trust.autocorrelation import (
     integrated_time,
 )
 from ergodrift.trust.relaxation import relaxation
-from ergodrift.trust.stationarity import CRITICAL, change_scores, levelled
+from ergodrift.trust.stationarity import CRITICAL, change_scores, cycle, levelled
 from problems import deterministic
 
 
@@ -88,6 +88,29 @@ def test_a_negative_correlation_has_a_relaxation_time_too():
 def test_stationary_series_are_seldom_called_unsteady():
     for values in (ar1(0.95, 1000, columns=400), ar1(0.95, 1000, columns=400) ** 2):
         assert np.mean(change_scores(values).max(axis=0) > CRITICAL) <= 0.01
+
+
+def test_a_cycle_is_found_and_seldom_where_there_is_none():
+    noise = ar1(0.9, 5000, columns=300, seed=1)
+    found = [cycle(column) for column in noise.T]
+    assert sum(period is not None for period in found) <= 2  # one in a thousand
+    time = np.arange(5000)
+    for period in (7.0, 24.0, 50.3):
+        seen = cycle(noise[:, 0] + np.sin(2 * np.pi * time / period))
+        assert seen == pytest.approx(period, rel=2 * period / 5000)
+    (said,) = levelled(["y"], (noise[:, 0] + np.sin(2 * np.pi * time / 24))[:, None])[1]
+    assert said.startswith("y has a cycle of about 24.04 samples")
+    assert cycle(noise[:60, 0]) is None
+
+
+@pytest.mark.parametrize("place", [3000, 1111, 4800])
+def test_a_step_is_taken_off_where_it_is(place):
+    """Some samples off, what is left of it would look like slow mixing."""
+    y = ar1(0.0, 5000) + 2.0 * (np.arange(5000) >= place)[:, None]
+    rest, (said,) = levelled(["y"], y)
+    found = int(said.split("near sample ")[1].split(":")[0].replace(",", ""))
+    assert abs(found - place) <= 5
+    assert relaxation(rest[:, 0]).tau < 1.2
 
 
 def test_trends_steps_and_spreads_are_said_and_levels_taken_off():

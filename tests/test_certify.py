@@ -1,5 +1,6 @@
 """Certificates: intervals against closed forms and simulation, verdicts, what is refused."""
 
+import inspect
 import itertools
 
 import jax.numpy as jnp
@@ -135,6 +136,34 @@ def test_a_constraint_without_chance_is_known_exactly():
     assert found.lower[0] == found.upper[0] == -0.75
 
 
+def test_a_constraint_that_never_moves_does_not_stop_the_others():
+    limits = lambda x, xi: jnp.concatenate([x + xi, x - 2])  # noqa: E731
+    budget = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), limits, ed.Ball(2.0))
+    found = ed.certify(budget, np.array([-0.5]), ed.SeriesSource(ar1(0.5, 4000)))
+    assert found.verdict == ["satisfied", "undecided"]
+    assert found.estimate[1] == -2.5
+    assert (found.lower[1], found.upper[1]) == (-np.inf, np.inf)
+    assert "undecided: one value in all samples" in str(found)
+    # Nor does it widen them by more than its share of the confidence.
+    alone = ed.certify(ONE, np.array([-0.5]), ed.SeriesSource(ar1(0.5, 4000)), 0.975)
+    assert found.upper[0] == pytest.approx(alone.upper[0], rel=1e-12)
+
+
+def test_a_monitor_is_undecided_until_it_can_say_something():
+    monitor, y = ed.Monitor(ONE, np.array([-0.5])), ar1(0.5, 4000)
+    first = monitor.update(y[:5])
+    assert (first.verdict, first.lower[0], first.upper[0]) == (["undecided"], -np.inf, np.inf)
+    assert monitor.update(y[5:]).verdict == ["satisfied"]
+
+
+def test_constraints_from_a_chain_of_their_own_have_its_mixing_time():
+    both = ed.Zip(ed.IIDSource(np.array([0.0, 1.0])), SOURCE)
+    apart = ed.Problem(lambda x, xi: jnp.sum((x - xi[0]) ** 2), lambda x, xi: x + xi[1], ed.Ball(2.0))
+    found = ed.certify(apart, np.array([-0.5]), both, method="hoeffding", num_samples=4000)
+    reach = 2 * np.sqrt(9 * CHAIN.mixing_time() * np.log(2 / 0.05) / 8000)
+    assert found.upper[0] - found.estimate[0] == pytest.approx(reach)
+
+
 def test_the_monitor_agrees_with_certify_and_never_takes_back():
     values = np.asarray(SOURCE.data)[np.asarray(SOURCE.paths([5], 20_000))[0]][:, None]
     one = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x + xi, ed.Ball(2.0))
@@ -243,6 +272,20 @@ def test_a_result_is_certified_on_fresh_samples_only():
         replayed.certify(PROBLEM, seed=7)
 
 
+def test_a_result_takes_every_argument_of_certify():
+    ours, theirs = (set(inspect.signature(function).parameters) for function in (ed.certify, ed.Result.certify))
+    assert ours - theirs == {"x"}
+    assert theirs - ours == {"self", "row"}
+    result = ed.run(ed.edpp(CHAIN.mixing_time()), ONE, SOURCE, x0=np.zeros(1), num_samples=500, seeds=1)
+    x, options = result.solution[0], {"num_samples": 3000, "seed": 11, "tau_mix": 7, "bounds": (-4.0, 4.0)}
+    for planned in (100, 3000):
+        found = result.certify(ONE, SOURCE, 0.9, "anytime", planned=planned, **options)
+        same = ed.certify(ONE, x, SOURCE, 0.9, "anytime", planned=planned, **options)
+        np.testing.assert_array_equal([found.lower, found.upper], [same.lower, same.upper])
+    wide = result.certify(ONE, SOURCE, 0.9, "anytime", planned=100, **options)
+    assert (wide.upper - wide.lower > found.upper - found.lower).all()  # tightest where it was planned to be
+
+
 def test_a_result_is_not_certified_on_the_series_it_was_fitted_on():
     y = ar1(0.8, 4000)
     result = ed.run(ed.edpp(5), PROBLEM, ed.SeriesSource(y[:2000]), x0=np.zeros(1))
@@ -259,6 +302,9 @@ def test_a_correct_split_of_slow_discrete_data_is_not_an_overlap():
     for given in (y, y[:1000].copy(), y[300:900]):
         with pytest.raises(ValueError, match="samples that the point was fitted on"):
             refuse_training(trained, ed.SeriesSource(given))
+    # Long ones take no time: a search that compares at every place would take hours.
+    long = (np.cumsum(np.random.default_rng(0).random(400_000) < 0.001) % 2).astype(float)
+    refuse_training(ed.SeriesSource(long[:200_000]), ed.SeriesSource(long[200_000:]))
     varied = ar1(0.8, 100)
     with pytest.raises(ValueError, match="samples that the point was fitted on"):
         refuse_training(ed.SeriesSource(varied[:60]), ed.SeriesSource(varied[40:]))

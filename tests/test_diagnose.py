@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ergodrift as ed
-from ergodrift.trust.transitions import estimate_chain, mixing_times, stationary_laws
+from ergodrift.trust.transitions import _largest, estimate_chain, mixing_times, stationary_laws
 from test_autocorrelation import ar1
 
 TWO = ed.MarkovChain([[0.95, 0.05], [0.1, 0.9]])
@@ -25,7 +25,12 @@ def test_mixing_times_of_a_stack_agree_with_those_of_chains():
     rng = np.random.default_rng(0)
     stack = np.stack([(1 - a) * np.eye(5) + a * rng.dirichlet(np.ones(5), size=5) for a in (1.0, 0.3, 0.02, 0.001)])
     exact = [ed.MarkovChain(P).mixing_time() for P in stack]
-    np.testing.assert_array_equal(np.ceil(mixing_times(stack) - 1e-9), exact)
+    found = mixing_times(stack)
+    np.testing.assert_array_equal(np.ceil(found.max(axis=1) - 1e-9), exact)
+    for P, law, starts in zip(stack, stationary_laws(stack), found, strict=True):
+        for start, tau in enumerate(np.ceil(starts - 1e-9).astype(int)):
+            before, after = (abs(np.linalg.matrix_power(P, t)[start] - law).sum() / 2 for t in (tau - 1, tau))
+            assert after <= 0.25 < before
     np.testing.assert_allclose(stationary_laws(stack), [ed.MarkovChain(P).stationary for P in stack], rtol=1e-8)
 
 
@@ -44,6 +49,28 @@ def test_the_interval_of_the_mixing_time_covers():
     covered = np.mean([low <= tau <= high for low, high in (chain.tau_mix_interval for chain in found)])
     assert covered >= 0.9 - 2 * np.sqrt(0.09 / 30)
     assert 1 / 1.5 <= np.median([chain.tau_mix for chain in found]) / tau <= 1.5
+
+
+@pytest.mark.parametrize(
+    ("means", "opposed"),
+    [([0.0], False), ([0.0, 0.0], True), ([0.0] * 20, False), ([0.0, -0.1, -0.1], False), ([0.0, -5.0], True)],
+    ids=["one", "two alike", "twenty alike", "nearly alike", "apart"],
+)
+def test_the_largest_of_several_means_is_covered_also_where_they_are_alike(means, opposed):
+    """Errors of 0.1, all of them drawn, so that only the largest is in question. A bootstrap of the maximum covers
+    twenty alike in 64 %."""
+    rng = np.random.default_rng(0)
+    repetitions, means = 1000, np.array(means)
+
+    def errors(count):
+        drawn = 0.1 * rng.standard_normal((count, len(means)))
+        return np.column_stack([drawn[:, 0], -drawn[:, 0]]) if opposed else drawn
+
+    found = np.array([_largest(means + errors(1)[0], errors(100), 0.0, 0.95, 1000) for _ in range(repetitions)])
+    middle, low, high = found.T
+    # 95 %, less 1 for a spread known from 100 draws, less two standard errors.
+    assert np.mean((low <= 0) & (high >= 0)) >= 0.94 - 2 * np.sqrt(0.05 * 0.95 / repetitions)
+    assert abs(np.median(middle)) <= 0.06
 
 
 def test_few_visits_to_many_states_do_not_look_slow():
@@ -87,7 +114,7 @@ def test_series_come_in_several_forms(kind):
 def test_samples_of_several_parts_are_read_part_by_part():
     a, b = ar1(0.9, 3000, columns=2).T
     whole = ed.diagnose(ed.SeriesSource({"a": a, "b": b}))
-    assert [q.name for q in whole.quantities] == ["['a']", "['b']"]
+    assert [q.name for q in whole.quantities] == ["a", "b"]
     stream = ({"a": first, "b": second} for first, second in zip(a, b, strict=True))
     for given in ({"a": a, "b": b}, stream):
         found = ed.diagnose(given)
@@ -126,10 +153,19 @@ def test_drift_is_warned_of_and_the_rest_still_read():
     assert found.tau_mix == pytest.approx(10, rel=0.3)
 
 
+def test_a_step_and_nothing_else_is_refused_and_a_walk_may_never_settle():
+    with pytest.raises(ValueError, match=r"changes regime near sample 400: .* nothing else moves"):
+        ed.diagnose(np.repeat([0.0, 1.0], [400, 600]))
+    with pytest.raises(ValueError, match=r"drifts: .* nothing else moves"):
+        ed.diagnose(np.linspace(0.0, 1.0, 500))
+    walk = np.cumsum(np.random.default_rng(4).normal(size=5000))  # most others are refused as too short
+    assert any(warning.endswith("it may never settle") for warning in ed.diagnose(walk).warnings)
+
+
 def test_states_never_or_rarely_seen_are_said():
     lame = ed.MarkovChain([[0.5, 0.4999, 0.0001], [0.4999, 0.5, 0.0001], [0.5, 0.5, 0.0]])
     found = ed.diagnose(ed.MarkovSource(lame, np.arange(3.0)), num_samples=1000)
-    assert any("1 of 3 states were never seen: 2" in w or "seen fewer than 10 times: 2" in w for w in found.warnings)
+    assert any("1 of 3 states never seen: 2" in w or "seen fewer than 10 times: 2" in w for w in found.warnings)
 
 
 def test_the_picture_has_autocorrelations_and_a_path():

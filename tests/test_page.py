@@ -11,6 +11,7 @@ import pytest
 import browsing
 from ergodrift.experiments.config import Config
 from ergodrift.report.page import page
+from ergodrift.theory import theorem3
 
 NAMES = ("PD", "PD2", "DPP-T", "DPP-t", "EDPP-T", "EDPP-t", "MDPP", "ADPP")
 POINT_METRICS = ("gap", "infeasibility_1", "infeasibility_2", "lagrangian_gap")
@@ -94,6 +95,26 @@ def test_the_embedded_json_holds_the_summaries():
     for name in NAMES:
         for metric, parts in RESULTS["algorithms"][name]["summary"].items():
             assert data["algorithms"][name][metric] == {part: parts[part] for part in ("mean", "low", "high")}
+
+
+def test_rates_pass_through_where_edpp_ends_and_leave_the_last_point_alone():
+    results = made_up()
+    rates = embedded(page(results, {}))["theory"]
+    assert set(rates) == {*POINT_METRICS, *SUMS}
+    tau = results["config"]["tau_mix"]
+    assert sum(count < tau for count in SAMPLES) == 3
+    for metric in ("lagrangian_gap", "infeasibility_1", "violation_2", "regret"):
+        rate = theorem3()["gap" if metric == "lagrangian_gap" else metric.split("_")[0]]
+        end = abs(results["algorithms"]["EDPP-t"]["summary"][metric]["mean"][-1])
+        by_hand = [end * rate(count, tau) / rate(SAMPLES[-1], tau) for count in SAMPLES[3:]]
+        assert rates[metric]["values"][:3] == [None] * 3
+        assert rates[metric]["values"][3:] == pytest.approx(by_hand)
+    results["config"]["beta"] = 1 / 3
+    assert embedded(page(results, {}))["theory"]["regret"]["theorem"] == "theorem 1"
+    results["algorithms"]["EDPP-t"]["summary"]["gap"]["mean"][-1] = float("nan")
+    assert "gap" not in embedded(page(results, {}))["theory"]
+    del results["algorithms"]["EDPP-t"]
+    assert embedded(page(results, {}))["theory"] == {}
 
 
 def test_twenty_seeds_stay_under_a_megabyte():
@@ -237,6 +258,7 @@ def test_hiding_every_curve_leaves_a_chart_that_says_so(report):
     for name in NAMES:
         report.find(f'[data-toggle="{name}"]').click()
     assert report.count("g[data-algorithm]") == 0
+    assert report.count("path.rate") == 0
     assert "No algorithm is chosen." in report.find("#chart").text
 
 
@@ -314,6 +336,66 @@ def test_a_log_axis_of_signed_values_keeps_zero_and_says_how(report):
     assert (np.argsort(heights) == np.argsort(-means)).all()
 
 
+def test_the_rate_can_be_seen_hidden_and_read(report):
+    from selenium.webdriver import Keys
+
+    rates = embedded(page(RESULTS, {}))["theory"]
+    report.choose("lagrangian_gap")
+    assert report.find("#theory").text == "theorem 3: rate only"
+    formula = str(theorem3()["gap"]).replace("-", "\N{MINUS SIGN}")
+    assert f"the rate of theorem 3, {formula}, through the size that EDPP-t ends with" in report.find("#about").text
+    foot = "return [...document.querySelectorAll('#readout tfoot td')].map((cell) => cell.innerText)"
+    assert as_shown(report.script(foot)[0]) == pytest.approx(rates["lagrangian_gap"]["values"][-1], rel=0.01, abs=1e-4)
+    report.press("#chart", Keys.ARROW_LEFT)
+    assert as_shown(report.script(foot)[0]) == pytest.approx(rates["lagrangian_gap"]["values"][-2], rel=0.01, abs=1e-4)
+    assert report.count("#crosshair .rate-dot") == 1
+    assert "theorem 3: rate only " in (report.find("#chart").get_attribute("aria-valuetext") or "")
+    report.press("#chart", Keys.HOME)
+    assert report.script(foot)[0] == "none yet"
+    assert report.count("#crosshair .rate-dot") == 0
+    before = report.heights("PD")
+    report.find("#theory").click()
+    assert (report.pressed("#theory"), report.count("path.rate")) == ("false", 0)
+    assert report.script(foot) == []
+    assert report.heights("PD") == before  # the scale is made for the curves
+    report.press("#theory", " ")
+    assert (report.pressed("#theory"), report.count("path.rate")) == ("true", 1)
+
+
+@pytest.mark.parametrize("metric", [*POINT_METRICS, *SUMS])
+def test_the_rate_lies_on_the_axes_of_the_curves_and_ends_on_edpp(report, metric):
+    """On any axes: it ends at the size of EDPP-t's end, and on log axes its last part has the slope of the rate."""
+    values = embedded(page(RESULTS, {}))["theory"][metric]["values"]
+    corner = r"return [...document.querySelector('path.rate').getAttribute('d').matchAll(/[ML]([-\d.]+) ([-\d.]+)/g)]"
+    corner += ".map((match) => [Number(match[1]), Number(match[2])])"
+    scale = "return arguments[0].map((value) => view.y.at(value))"
+    report.choose(metric)
+    for log in (False, True):
+        if log:
+            report.find("#log-x").click()
+            report.find("#log-y").click()
+        drawn = np.array(report.script(corner))
+        assert len(drawn) == len(values) - 3  # a mixing time is 333 samples here
+        np.testing.assert_allclose(drawn[:, 1], report.script(scale, values[3:]), atol=0.06)  # a tenth is kept
+        end = RESULTS["algorithms"]["EDPP-t"]["summary"][metric]["mean"][-1]
+        assert drawn[-1, 1] == pytest.approx(report.script(scale, [abs(end)])[0], abs=0.06)
+    if metric == "lagrangian_gap":  # all positive, so both axes are logarithms
+        per_log = np.array(report.script("return [view.x.at(1000) - view.x.at(100), view.y.at(100) - view.y.at(1000)]"))
+        (x0, y0), (x1, y1) = drawn[-2:]
+        slope = -(y1 - y0) / per_log[1] / ((x1 - x0) / per_log[0])
+        expected = np.log(values[-1] / values[-2]) / np.log(SAMPLES[-1] / SAMPLES[-2])
+        assert slope == pytest.approx(expected, abs=0.02)
+
+
+def test_the_last_point_has_no_rate(report):
+    report.choose("gap", "last")
+    assert report.find("#theory").get_attribute("disabled") is not None
+    assert report.count("path.rate") == 0
+    assert "about the mean point, not the last" in report.find("#about").text
+    report.choose("gap", "mean")
+    assert report.count("path.rate") == 1
+
+
 def test_the_enlarged_part(report):
     report.find("#zoom").click()
     shown = report.script("return view.records.map((k) => SAMPLES[k])")
@@ -356,7 +438,8 @@ def test_the_crosshair_follows_the_keys(report):
 def test_every_control_is_reached_by_tab_and_shows_its_focus(report):
     from selenium.webdriver import Keys
 
-    wanted = {*(f"toggle:{name}" for name in NAMES), "metric", "mean", "bands", "log-x", "log-y", "zoom", "chart"}
+    controls = {"metric", "mean", "bands", "log-x", "log-y", "zoom", "theory", "chart"}
+    wanted = controls | {f"toggle:{name}" for name in NAMES}
     seen, outlined = set(), []
     report.script("document.querySelector('#curves').scrollIntoView()")
     report.press("#finals .frame:last-child", Keys.TAB)

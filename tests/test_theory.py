@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 import ergodrift as ed
 import problems
 from ergodrift import metrics, theory, tree
-from ergodrift.experiments.theory import CASES, bounds_study, bounds_table, slopes_study, slopes_table
+from ergodrift.experiments.theory import (
+    CASES,
+    bounds_study,
+    bounds_table,
+    limits_table,
+    slopes_study,
+    slopes_table,
+)
 from ergodrift.problems import random_problem
 
 CHAIN = ed.MarkovChain(np.full((3, 3), 0.1) + 0.7 * np.eye(3))
@@ -389,5 +396,20 @@ def test_slopes_of_a_small_study():
     fit = curve["gap"]["in_T"][0]
     assert fit["sign"] == 1
     assert abs(fit["slope"] + 1 / 3) <= 2 * fit["error"] + 0.1
+    assert fit["late"] is not None
+    assert len(study["samples"]) == 6  # from 2,000 on, each twice the one before
     assert "theorem 2" in slopes_table(study)
     assert jax.tree.all(jax.tree.map(np.isfinite, curve["gap"]["mean"]))
+
+
+def test_infeasibility_tends_to_what_the_fluid_says():
+    """Independent draws: within 10 % at T = 64,000, and nearer than at T = 2,000; without Slater's condition the queue
+    has no equilibrium, and infeasibility falls like T^(-1/3), not T^(-1/4)."""
+    study = slopes_study(64_000, seeds=16, stays=(0.0,), cases=CASES[2:3])
+    T = np.array(study["samples"], dtype=float)
+    (entry,) = (curve["infeasibility"] for curve in study["curves"].values())
+    share = np.array(entry["mean"][0]) / CASES[2].limit(T, 1.0)
+    assert share[0] < share[-1]
+    assert 0.9 < share[-1] < 1
+    assert f"{share[-1]:.2f} ± " in limits_table(study)
+    assert CASES[2].limit(8e6, 1.0) == pytest.approx(CASES[2].limit(1e6, 1.0) / 2)

@@ -76,6 +76,7 @@ class Result:
         seed: int | None = None,
         tau_mix: float | None = None,
         bounds: Any = None,
+        planned: int | None = None,
     ) -> Certificate:
         """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
 
@@ -88,9 +89,10 @@ class Result:
 
         The others are those of `certify`.
         """
-        from ergodrift.trust.certify import FRESH, certify, refuse_training
+        from ergodrift.trust.certify import FRESH, PLANNED, certify, refuse_training
 
         seed = FRESH if seed is None else seed
+        planned = PLANNED if planned is None else planned
         trained = self.setting.source
         source = trained if source is None else source
         refuse_training(trained, source)
@@ -101,8 +103,18 @@ class Result:
             num_samples = int(np.asarray(self.samples)[-1])
         row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
         x = jax.tree.map(lambda leaf: leaf[row], self.solution)
-        fresh: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "tau_mix": tau_mix, "bounds": bounds}
-        return certify(problem, x, source, confidence, method, **fresh)
+        return certify(
+            problem,
+            x,
+            source,
+            confidence,
+            method,
+            num_samples=num_samples,
+            seed=seed,
+            tau_mix=tau_mix,
+            bounds=bounds,
+            planned=planned,
+        )
 
     def _replayed(self, source: Source, seed: int) -> bool:
         """Whether the path of this seed is among those that were passed in."""

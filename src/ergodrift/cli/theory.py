@@ -17,7 +17,7 @@ EXAMPLES = ""
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All options of the command."""
     parser.add_argument("--problems", type=int, default=1000, metavar="N", help="random problems (default: 1000)")
-    parser.add_argument("--samples", type=int, default=512_000, metavar="T", help="longest run of the slopes")
+    parser.add_argument("--samples", type=int, default=4_096_000, metavar="T", help="longest run of the slopes")
     parser.add_argument("--seeds", type=int, default=64, metavar="K", help="paths of each slope (default: 64)")
     parser.add_argument("--only", choices=("bounds", "slopes"), help="one of the two studies (default: both)")
     add_output(parser, "theory-out")
@@ -31,12 +31,12 @@ def run(options: argparse.Namespace) -> None:
 
     # Bounds are compared with sums over a whole run: in float64, rounding has no say in whether one is crossed.
     jax.config.update("jax_enable_x64", True)
+    from ergodrift.experiments import theory as studies
     from ergodrift.experiments.reproduce import versions, write_whole
-    from ergodrift.experiments.theory import SCHEMA, bounds_study, bounds_table, informative, slopes_study, slopes_table
     from ergodrift.report.slopes import draw_slopes
 
     say = functools.partial(print, flush=True)
-    content: dict[str, Any] = {"schema": SCHEMA, "versions": versions()}
+    content: dict[str, Any] = {"schema": studies.SCHEMA, "versions": versions()}
     tables: list[str] = []
 
     def write() -> None:
@@ -44,18 +44,19 @@ def run(options: argparse.Namespace) -> None:
         write_whole(options.out / "tables.md", "\n\n".join(tables) + "\n")
 
     if options.only != "bounds":
-        content["slopes"] = slopes_study(options.samples, options.seeds, say=say)
+        content["slopes"] = studies.slopes_study(options.samples, options.seeds, say=say)
         draw_slopes(content["slopes"], options.out)
-        tables.append(slopes_table(content["slopes"]))
+        tables += [studies.slopes_table(content["slopes"]), studies.limits_table(content["slopes"])]
+        write()
     if options.only != "slopes":
         slopes = list(tables)
 
         def keep(study: dict[str, Any]) -> None:
-            content["bounds"], tables[:] = study, [*slopes, bounds_table(study)]
+            content["bounds"], tables[:] = study, [*slopes, studies.bounds_table(study)]
             write()
 
-        keep(bounds_study(options.problems, say=say, keep=keep))
-        content["informative"] = {T: informative(min(options.problems, 200), T) for T in (1_000, 100_000)}
+        keep(studies.bounds_study(options.problems, say=say, keep=keep))
+        content["informative"] = {T: studies.informative(min(options.problems, 200), T) for T in (1_000, 100_000)}
         tables.append(f"Bounds of EDPP-t below the trivial ones, by T: {content['informative']}")
     write()
     say("\n\n".join(tables))

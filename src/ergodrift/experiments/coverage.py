@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -222,7 +223,7 @@ def study(
     repetitions: int = 2000,
     lengths: Sequence[int] = LENGTHS,
     mixing_lengths: Sequence[int] = MIXING_LENGTHS,
-    mixing_repetitions: int = 100,
+    mixing_repetitions: int = 300,
     say: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
@@ -246,49 +247,54 @@ def study(
 
 def tables(found: dict[str, Any]) -> str:
     """The study as Markdown."""
-    lines: list[str] = []
-    for ratio in sorted({round(row["n"] / row["tau_mix"]) for row in found["intervals"]}):
-        rows = [row for row in found["intervals"] if round(row["n"] / row["tau_mix"]) == ratio]
-        methods = list(dict.fromkeys(row["method"] for row in rows))
-        lines += [f"n = {ratio} tau_mix:", "", "| data | tau_mix | " + " | ".join(methods) + " |"]
-        lines += ["|---|---|" + "---|" * len(methods)]
-        for key in dict.fromkeys((row["data"], row["tau_mix"]) for row in rows):
-            cells = {row["method"]: row for row in rows if (row["data"], row["tau_mix"]) == key}
-            shown = [
-                f"{100 * cells[m]['coverage']:.1f} ({cells[m]['width']:.2g})" if m in cells else "" for m in methods
-            ]
-            lines.append(f"| {key[0]} | {key[1]:g} | " + " | ".join(shown) + " |")
-        lines.append("")
-    lines += [
-        "Wrong verdicts, the worst over all data and over mean violations of -3 to -1 and 1 to 3 standard errors:",
-        "",
-    ]
-    methods = list(dict.fromkeys(row["method"] for row in found["intervals"]))
-    ratios = sorted({round(row["n"] / row["tau_mix"]) for row in found["intervals"]})
-    lines += ["| method | " + " | ".join(f"n = {ratio} tau_mix" for ratio in ratios) + " |"]
-    lines += ["|---|" + "---|" * len(ratios)]
-    for method in methods:
-        cells = []
-        for ratio in ratios:
-            wrong = [
-                row["wrong"]
-                for row in found["intervals"]
-                if row["method"] == method and round(row["n"] / row["tau_mix"]) == ratio
-            ]
-            cells.append(f"{100 * max(wrong):.1f} %" if wrong else "")
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    lines += ["", "Mixing times:", ""]
-    lines += [
-        "| data | tau_mix | n / tau_mix | repetitions | coverage | median / truth | 10 % to 90 % | upper / lower |"
-    ]
-    lines += ["|---|---|---|---|---|---|---|---|"]
-    for row in found["mixing"]:
-        lines.append(
-            f"| {row['data']} | {row['tau_mix']:g} | {row['n'] / row['tau_mix']:.0f} | {row['repetitions']} | "
-            f"{100 * row['coverage']:.1f} | {row['median_ratio']:.2f} | "
-            f"{row['q10_ratio']:.2f} to {row['q90_ratio']:.2f} | {row['width']:.1f} |"
+    rows, mixing = found["intervals"], found["mixing"]
+    ratios = sorted({_ratio(row) for row in rows})
+    parts = [f"n = {ratio} tau_mix:\n\n{_coverage([row for row in rows if _ratio(row) == ratio])}" for ratio in ratios]
+    if rows:
+        parts.append(
+            "Wrong verdicts, the worst over all data and over mean violations of -3 to -1 and 1 to 3 standard errors:"
+            f"\n\n{_verdicts(rows, ratios)}"
         )
-    return "\n".join(lines) + "\n"
+    if mixing:
+        parts.append(f"Mixing times:\n\n{_mixing(mixing)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _ratio(row: dict[str, Any]) -> int:
+    return round(row["n"] / row["tau_mix"])
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
+
+
+def _coverage(rows: list[dict[str, Any]]) -> str:
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    lines = []
+    for data, tau in dict.fromkeys((row["data"], row["tau_mix"]) for row in rows):
+        cells = {row["method"]: row for row in rows if (row["data"], row["tau_mix"]) == (data, tau)}
+        shown = [f"{100 * cells[m]['coverage']:.1f} ({cells[m]['width']:.2g})" if m in cells else "" for m in methods]
+        lines.append([data, f"{tau:g}", *shown])
+    return _markdown(["data", "tau_mix", *methods], lines)
+
+
+def _verdicts(rows: list[dict[str, Any]], ratios: list[int]) -> str:
+    lines = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        wrong = [[row["wrong"] for row in rows if (row["method"], _ratio(row)) == (method, r)] for r in ratios]
+        lines.append([method, *(f"{100 * max(found):.1f} %" if found else "" for found in wrong)])
+    return _markdown(["method", *(f"n = {ratio} tau_mix" for ratio in ratios)], lines)
+
+
+def _mixing(rows: list[dict[str, Any]]) -> str:
+    head = ["data", "tau_mix", "n / tau_mix", "repetitions", "coverage"]
+    head += ["median / truth", "10 % to 90 %", "upper / lower"]
+    lines = []
+    for row in rows:
+        numbers = [f"{row['tau_mix']:g}", f"{_ratio(row)}", f"{row['repetitions']}", f"{100 * row['coverage']:.1f}"]
+        ratios = [f"{row['median_ratio']:.2f}", f"{row['q10_ratio']:.2f} to {row['q90_ratio']:.2f}"]
+        lines.append([row["data"], *numbers, *ratios, f"{row['width']:.1f}"])
+    return _markdown(head, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -296,14 +302,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m ergodrift.experiments.coverage", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tau_mix 1 and 10, 200 repetitions: under a minute")
     parser.add_argument("--repetitions", type=int, metavar="K", help="of each interval (default: 2000)")
-    parser.add_argument("--mixing-repetitions", type=int, metavar="K", help="of each mixing time (default: 100)")
+    parser.add_argument("--mixing-repetitions", type=int, metavar="K", help="of each mixing time (default: 300)")
     parser.add_argument("--taus", type=int, nargs="+", metavar="TAU", help="mixing times (default: 1 10 100 1000)")
     parser.add_argument("--lengths", type=int, nargs="+", metavar="L", help="n / tau_mix (default: 50 200 1000)")
+    parser.add_argument("--only", choices=("intervals", "mixing"), help="one of the two studies (default: both)")
     parser.add_argument("--out", type=Path, default=Path("coverage-out"), help="folder (default: %(default)s)")
     options = parser.parse_args(arguments)
     taus = options.taus or ((1, 10) if options.quick else TAUS)
     repetitions = options.repetitions or (200 if options.quick else 2000)
-    mixing_repetitions = options.mixing_repetitions or (20 if options.quick else 100)
+    mixing_repetitions = options.mixing_repetitions or (20 if options.quick else 300)
     options.out.mkdir(parents=True, exist_ok=True)
 
     def keep(found: dict[str, Any]) -> None:
@@ -311,10 +318,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with replacing(options.out / name) as file:
                 file.write(content.encode())
 
-    lengths = options.lengths or LENGTHS
-    say = lambda line: print(line, flush=True)  # noqa: E731
-    found = study(taus, repetitions, lengths, mixing_repetitions=mixing_repetitions, say=say, keep=keep)
-    print(tables(found))
+    lengths = () if options.only == "mixing" else options.lengths or LENGTHS
+    mixing_lengths = () if options.only == "intervals" else MIXING_LENGTHS
+    say = functools.partial(print, flush=True)
+    print(tables(study(taus, repetitions, lengths, mixing_lengths, mixing_repetitions, say=say, keep=keep)))
 
 
 if __name__ == "__main__":

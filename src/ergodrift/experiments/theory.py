@@ -136,32 +136,51 @@ def _line(x: Any, xi: Any) -> Any:
     return jnp.stack([(x[0] + x[1] - 1) ** 2 + xi["e"]])
 
 
+def _halfspace_limit(T: Any, tau: Any) -> Any:
+    """Q_t tends to lambda* V_t with lambda* = 1/2, and the sum of E g_t(x_t) is E Q_{T+1} but for a constant."""
+    return np.sqrt(tau * T) / 2 / T
+
+
+def _line_limit(beta: float) -> Callable[[Any, Any], Any]:
+    """With u = x + y - 1: -V_t/2 + 2 u Q_t = 0 and dQ/dt = u^2, so Q^3 = 3/16 x the sum of V^2; squared mean of u."""
+    power = (beta - 1) / 3
+
+    def limit(T: Any, tau: Any) -> Any:
+        return np.square((16 * (2 * beta + 1) / 3) ** (1 / 3) / 4 * tau ** (beta / 3) * T**power / (1 + power))
+
+    return limit
+
+
 class Case(NamedTuple):
-    """A curve of the study: an algorithm on a problem, with the rates that bound it."""
+    """A curve of the study: an algorithm on a problem, with the rates that bound it, and what the infeasibility of x̄
+    tends to, where that is known."""
 
     name: str
     algorithm: Callable[[float], Algorithm]
     constraints: Callable[[Any, Any], Any]
     rates: dict[str, Rate]
+    limit: Callable[[Any, Any], Any] | None = None
 
 
 CASES = (
-    Case("EDPP-t, beta 1/2, Slater", lambda tau: edpp(tau), _halfspace, theorem3()),
+    Case("EDPP-t, beta 1/2, Slater", lambda tau: edpp(tau), _halfspace, theorem3(), _halfspace_limit),
     Case("EDPP-t, beta 1/3, Slater", lambda tau: edpp(tau, beta=1 / 3), _halfspace, theorem2(1 / 3)),
-    Case("EDPP-t, beta 1/2, no Slater", lambda tau: edpp(tau), _line, theorem2(1 / 2)),
-    Case("EDPP-t, beta 1/3, no Slater", lambda tau: edpp(tau, beta=1 / 3), _line, theorem2(1 / 3)),
+    Case("EDPP-t, beta 1/2, no Slater", lambda tau: edpp(tau), _line, theorem2(1 / 2), _line_limit(1 / 2)),
+    Case("EDPP-t, beta 1/3, no Slater", lambda tau: edpp(tau, beta=1 / 3), _line, theorem2(1 / 3), _line_limit(1 / 3)),
     Case("MDPP, beta 1/2, Slater", lambda tau: mdpp(), _halfspace, theorem5(1 / 2)),
 )
 STAYS = (0.0, 0.7, 0.94, 0.985, 0.9962)  # mixing times 1, 3, 16, 65 and 257
 QUANTITIES = ("gap", "infeasibility")
 
 
+FIRST = 2000  # samples of the first record; each further one has twice as many
 CLEAR = 3.0  # standard errors that a mean must be away from 0 to enter a fit
-SETTLED = 300  # mixing times a run must have lasted to enter a fit; leaves three records at the largest tau_mix
+SETTLED = 300  # mixing times a run must have lasted to enter a fit
+LATE = 4  # records at the end of a fit, fitted on their own: whether the slope still changes
 
 
 def slopes_study(
-    num_samples: int = 512_000, seeds: int = 64, stays: Any = STAYS, cases: Any = CASES,
+    num_samples: int = 4_096_000, seeds: int = 64, stays: Any = STAYS, cases: Any = CASES,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Means over seeds of gap and infeasibility of x̄, and the slopes of their sizes in T and in tau_mix.
@@ -171,7 +190,8 @@ def slopes_study(
     resamples of the seeds. Independent draws (tau_mix = 1) are left out of the fits in tau_mix: terms with a factor
     tau - 1 vanish there.
     """
-    grid = (num_samples / 2.0 ** np.arange(8, -1, -1)).round().astype(int)
+    doublings = max(int(np.log2(num_samples / FIRST)), LATE)
+    grid = (num_samples / 2.0 ** np.arange(doublings, -1, -1)).round().astype(int)
     curves: dict[str, Any] = {}
     for case in cases:
         problem = Problem(_distance, case.constraints, Ball(4.0))
@@ -224,14 +244,20 @@ def _fit(x: np.ndarray, values: np.ndarray, clear: np.ndarray, predicted: float)
     while first > 0 and belongs[first - 1]:
         first -= 1
     used = slice(first, last + 1)
-    found = {"predicted": predicted, "sign": sign, "points": last + 1 - first if last >= 0 else 0}
+    found = {"predicted": predicted, "sign": sign, "points": last + 1 - first if last >= 0 else 0, "late": None}
     if found["points"] < 3:
         return {**found, "slope": None, "error": None, "verdict": "too few points clear of 0"}
     picks = np.random.default_rng(0).integers(len(values), size=(400, len(values)))
-    again = _slope(np.log(x[used]), np.log(np.abs(values[picks].mean(axis=1)[:, used])))
-    slope, error = float(_slope(np.log(x[used]), np.log(np.abs(mean[used])))), float(again.std(ddof=1))
+    means = np.concatenate([mean[None], values[picks].mean(axis=1)])
+
+    def fit(part: slice) -> tuple[float, float]:
+        slopes = _slope(np.log(x[part]), np.log(np.abs(means[:, part])))
+        return float(slopes[0]), float(slopes[1:].std(ddof=1))
+
+    slope, error = fit(used)
     verdict = "yes: below 0" if sign < 0 else "yes" if slope - 2 * error <= predicted else "no"
-    return {**found, "slope": slope, "error": error, "verdict": verdict}
+    late = fit(slice(last + 1 - LATE, last + 1)) if found["points"] > LATE else None
+    return {**found, "slope": slope, "error": error, "late": late, "verdict": verdict}
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -243,18 +269,40 @@ def _slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def slopes_table(study: dict[str, Any]) -> str:
     """The slopes study as Markdown."""
     lines = [
-        "| | quantity | stated in | slope | sign of the mean | predicted at most | fitted ± standard error | within |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | quantity | stated in | slope | sign of the mean | predicted at most | fitted ± standard error | "
+        f"last {LATE} records | within |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, curve in study["curves"].items():
         for quantity in QUANTITIES:
             entry = curve[quantity]
             rows = [(f"in T, tau_mix {tau:.0f}", fit) for tau, fit in zip(curve["tau_mix"], entry["in_T"], strict=True)]
             for what, fit in [*rows, ("in tau_mix", entry["in_tau"])]:
-                fitted = "" if fit["slope"] is None else f"{fit['slope']:+.3f} ± {fit['error']:.3f}"
+                fitted, late = (
+                    "" if ends is None or ends[0] is None else f"{ends[0]:+.3f} ± {ends[1]:.3f}"
+                    for ends in ((fit["slope"], fit["error"]), fit["late"])
+                )
                 sign = {1.0: "+", -1.0: "-", 0.0: ""}[fit["sign"]]
                 lines.append(
                     f"| {name} | {quantity} | {entry['theorem']} | {what} | {sign} | {fit['predicted']:+.3f} | "
-                    f"{fitted} | {fit['verdict']} |"
+                    f"{fitted} | {late} | {fit['verdict']} |"
                 )
+    return "\n".join(lines)
+
+
+def limits_table(study: dict[str, Any]) -> str:
+    """Infeasibility over what it tends to, where that is known, at every third record up to the last, as Markdown."""
+    T = np.array(study["samples"], dtype=float)
+    shown = np.arange(len(T) - 1, -1, -3)[::-1]
+    lines = ["| | tau_mix | " + " | ".join(f"T = {T[k]:,.0f}" for k in shown) + " |"]
+    lines.append("|---|---|" + "---|" * len(shown))
+    for case in CASES:
+        if case.limit is None or case.name not in study["curves"]:
+            continue
+        curve = study["curves"][case.name]
+        found = zip(curve["tau_mix"], curve["infeasibility"]["mean"], curve["infeasibility"]["error"], strict=True)
+        for tau, mean, error in found:
+            limit = case.limit(T, tau)
+            cells = [f"{mean[k] / limit[k]:.2f} ± {error[k] / limit[k]:.2f}" for k in shown]
+            lines.append(f"| {case.name} | {tau:.0f} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ergodrift.theory import Rate, theorem1, theorem2, theorem3
+from ergodrift.report.overlay import overlay
 
 # One colour and one dash pattern an algorithm, the same as on the page. The colours are Okabe and Ito's, which
 # colour-blind readers can tell apart.
@@ -100,7 +100,10 @@ def _curves(
         summary = {kind: np.array(values)[window] for kind, values in found["summary"][metric].items()}
         axes.plot(samples[window], summary["mean"], color=colour, linestyle=dashes, linewidth=1.3, label=name)
         axes.fill_between(samples[window], summary["low"], summary["high"], color=colour, alpha=0.13, linewidth=0)
-    _overlay(axes, results, metric, samples[window])
+    if found := overlay(results, metric):
+        rate, values = found
+        axes.plot(samples[window], values[window], color="0.7", linestyle="--", linewidth=2.4, zorder=0,
+                  label=f"{rate.theorem}: rate only")  # fmt: skip
     if log:
         axes.set(xscale="log", yscale="log")
     else:
@@ -110,19 +113,6 @@ def _curves(
     axes.set_xlabel("samples")
     axes.grid(visible=True, alpha=0.25)
     axes.legend(fontsize=7, ncols=2, framealpha=0.85, handlelength=3.4)
-
-
-def _overlay(axes: Any, results: dict[str, Any], metric: str, samples: np.ndarray) -> None:
-    """The theory's rate for EDPP-t, which has no constant: drawn through the size that EDPP-t ends with."""
-    if "EDPP-t" not in results["algorithms"]:
-        return
-    beta, tau_mix = results["config"]["beta"], results["config"]["tau_mix"]
-    rates: dict[str, Rate] = theorem3() if beta == 0.5 else {**theorem1(beta), **theorem2(beta)}
-    rate = rates["gap" if metric == "lagrangian_gap" else metric.split("_")[0]]
-    end = abs(results["algorithms"]["EDPP-t"]["summary"][metric]["mean"][-1])
-    shown = samples[samples >= tau_mix]  # before one mixing time the rate says nothing
-    curve = rate.through(results["samples"][-1], end, tau_mix)(shown)
-    axes.plot(shown, curve, color="0.7", linestyle="--", linewidth=2.4, zorder=0, label=f"{rate.theorem}: rate only")
 
 
 def _limits(results: dict[str, Any], metric: str, window: Any, leave_out: tuple[str, ...]) -> tuple[float, float]:

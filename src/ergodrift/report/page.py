@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from ergodrift.report.markup import embedded, fill
+from ergodrift.report.markup import MINUS, embedded, fill
 from ergodrift.report.markup import number as _number
 from ergodrift.report.markup import plural as _plural
 from ergodrift.report.markup import table as _table
 from ergodrift.report.markup import value as _value
+from ergodrift.report.overlay import overlay
 
 BADGES = {"holds": ("holds", "✓"), "does not hold": ("fails", "✕"), "depends": ("depends", "◐")}
 FINALS = {
@@ -37,6 +38,7 @@ def page(results: dict[str, Any], figures: dict[str, str]) -> str:
         "claims": _claims(results["claims"]),
         "paper_table": _paper_table(results["table"]),
         "final_table": _final_table(algorithms),
+        "swatch": SWATCH,
         "toggles": "\n".join(_toggle(name) for name in algorithms),
         "runs": _runs(algorithms),
         "figures": "\n".join(_figure(*figure) for figure in figures.items()) or "<p>No figure was drawn.</p>",
@@ -109,7 +111,17 @@ def _embedded(results: dict[str, Any]) -> str:
         return {key: {part: finite(parts[part]) for part in ("mean", "low", "high")} for key, parts in summary.items()}
 
     algorithms = {name: drawn(found["summary"]) for name, found in results["algorithms"].items()}
-    return embedded({"samples": results["samples"], "algorithms": algorithms})
+    rates = {metric: overlay(results, metric) for metric in next(iter(algorithms.values()), {})}
+    theory = {
+        metric: {
+            "theorem": found[0].theorem,
+            "formula": str(found[0]).replace("-", MINUS),
+            "values": finite(found[1].tolist()),
+        }
+        for metric, found in rates.items()
+        if found
+    }
+    return embedded({"samples": results["samples"], "algorithms": algorithms, "theory": theory})
 
 
 def _name(algorithm: str) -> str:

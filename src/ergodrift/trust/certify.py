@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 from ergodrift import check
 from ergodrift.problem import Problem
-from ergodrift.source import MarkovSource, SeriesSource, Source, Zip
+from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.trust import intervals
 from ergodrift.trust.along import path_values
 from ergodrift.trust.autocorrelation import checked_series
@@ -28,10 +29,13 @@ class Certificate:
 
     Attributes:
         estimate: (n,) the mean of each constraint along the held-out path.
-        lower: (n,) lower ends; with probability `confidence` or more, all intervals of constraints hold at once.
+        lower: (n,) lower ends; with probability `confidence` or more, all intervals of constraints hold at once. A
+            constraint that is the same in all samples of a series, while others move, has no ends (-inf, inf): whether
+            it depends on the sample at all cannot be told from them.
         upper: (n,) upper ends.
         verdict: for each constraint "satisfied" (upper <= 0), "violated" (lower > 0) or "undecided".
-        more_samples: for each constraint, about how many more samples would decide it: 0 where it is decided.
+        more_samples: for each constraint, about how many more samples would decide it: 0 where it is decided, 2^62
+            where no number can be given.
         loss_estimate, loss_lower, loss_upper: the same for the loss, an interval of its own; without ends where the
             path says too little about the loss.
         confidence: as asked for.
@@ -67,6 +71,8 @@ class Certificate:
         rows = zip(self.estimate, self.lower, self.upper, self.verdict, self.more_samples, strict=True)
         for number, (middle, low, high, verdict, more) in enumerate(rows, 1):
             wanted = f", about {more:,} more samples would decide" if verdict == "undecided" else ""
+            if np.isinf(high - low):
+                wanted = ": one value in all samples, or too few of them"
             lines.append(f"constraint {number:<3}{middle:12.5g}{low:12.5g}{high:12.5g}   {verdict}{wanted}")
         lines.append(f"{'loss':14}{self.loss_estimate:12.5g}{self.loss_lower:12.5g}{self.loss_upper:12.5g}")
         return "\n".join(lines)
@@ -131,6 +137,8 @@ def certify(
 class Monitor:
     """An anytime-valid certificate that is brought up to date while samples arrive.
 
+    While there are too few samples to say anything, it is undecided and has no ends.
+
     Args:
         problem: loss and constraints.
         x: a fixed point.
@@ -172,7 +180,8 @@ class Monitor:
         losses, constraints = (np.concatenate(parts) for parts in zip(*self._values, strict=True))
         self._values = [(losses, constraints)]
         ranges = _ranges(None, self.bounds, constraints.shape[1])
-        found = judge(losses, constraints, self.confidence, "anytime", self.tau_mix, ranges, self.planned)
+        known = (self.tau_mix, ranges, self.planned)
+        found = judge(losses, constraints, self.confidence, "anytime", *known, patient=True)
         if self._best is not None:  # an end once given is never taken back
             low, high = np.maximum(found.lower, self._best[0]), np.minimum(found.upper, self._best[1])
             verdict = _verdicts(low, high)
@@ -217,11 +226,12 @@ def judge(
     *,
     still: bool = False,
     fixed_start: bool = False,
+    patient: bool = False,
 ) -> Certificate:
     """The certificate of a path of losses (n,) and constraints (n, m).
 
     `still`: the loss is the same for every sample there can be; `fixed_start`: the first sample was not drawn from the
-    stationary law.
+    stationary law; `patient`: a path too short to say anything is undecided, not refused.
     """
     number = constraints.shape[1]
     delta = (1 - confidence) / number
@@ -254,7 +264,7 @@ def judge(
         elif known is not None and method == "bernstein":
             found = intervals.bernstein(part, delta, known, *ends, clip=False)
         else:
-            found = _asymptotic("constraints along the path", part, delta, method, tau_mix, planned)
+            found = _asymptotic("constraints along the path", part, delta, method, tau_mix, planned, patient)
         least[moving], most[moving] = found
     every = exact and method in ("hoeffding", "bernstein", "anytime")
     cut = (np.maximum(least, low), np.minimum(most, high)) if every else (least, most)
@@ -278,14 +288,27 @@ def _loss_ends(
     if still:
         return float(losses[0]), float(losses[0])
     plain = "batch" if method in ("hoeffding", "bernstein") else method
-    try:
-        low, high = _asymptotic("loss along the path", losses[:, None], delta, plain, tau_mix, planned)
-    except ValueError:
-        return -np.inf, np.inf
+    low, high = _asymptotic("loss along the path", losses[:, None], delta, plain, tau_mix, planned, patient=True)
     return float(low[0]), float(high[0])
 
 
 def _asymptotic(
+    name: str, values: np.ndarray, delta: float, method: str, tau_mix: float | None, planned: int, patient: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends that hold as n grows. Columns that show one value only have none; neither has a path that says too little
+    where one is `patient`."""
+    low, high = np.full(values.shape[1], -np.inf), np.full(values.shape[1], np.inf)
+    moving = np.ptp(values, axis=0) > 0
+    try:
+        part = values[:, moving] if moving.any() else values  # none moves: refused by name
+        low[moving], high[moving] = _moving(name, part, delta, method, tau_mix, planned)
+    except ValueError:
+        if not patient:
+            raise
+    return low, high
+
+
+def _moving(
     name: str, values: np.ndarray, delta: float, method: str, tau_mix: float | None, planned: int
 ) -> tuple[np.ndarray, np.ndarray]:
     values = checked_series(name, values)
@@ -339,15 +362,28 @@ def _overlap(a: np.ndarray, b: np.ndarray, least: int = 20) -> bool:
     """
     if a.shape[1] != b.shape[1]:
         return False
-    for long, short in [(a, b), (b, a)]:
-        for start in np.flatnonzero((long == short[0]).all(axis=1)):
+    rows = np.unique(np.concatenate([a, b]), axis=0, return_inverse=True)[1].ravel()  # equal rows, equal numbers
+    for long, short in [(rows[: len(a)], rows[len(a) :]), (rows[len(a) :], rows[: len(a)])]:
+        if next(_places(long, short), None) is not None:
+            return True
+        new = np.sort(np.unique(short, return_index=True)[1])  # where a row stands for the first time
+        if len(new) < least:
+            continue
+        for start in _places(long, short[: new[least - 1] + 1]):
             length = min(len(long) - start, len(short))
-            part = short[:length]
-            if length < min(least, len(short)) or not np.array_equal(long[start : start + length], part):
-                continue
-            if length == len(short) or len(np.unique(part, axis=0)) >= least:
+            if np.array_equal(long[start : start + length], short[:length]):
                 return True
     return False
+
+
+def _places(long: np.ndarray, short: np.ndarray) -> Iterator[int]:
+    """Where a sequence of integers stands within another, by the linear search of bytes."""
+    text, wanted, width = long.tobytes(), short.tobytes(), long.itemsize
+    at = text.find(wanted)
+    while at >= 0:
+        if at % width == 0:
+            yield at // width
+        at = text.find(wanted, at + 1)
 
 
 def _checked(confidence: float, method: str, tau_mix: float | None) -> tuple[float, float | None]:
@@ -357,17 +393,23 @@ def _checked(confidence: float, method: str, tau_mix: float | None) -> tuple[flo
     return check.number("confidence", confidence, above=0.5, below=1), tau_mix
 
 
+def _behind(source: Source) -> Source:
+    """Where the constraints come from."""
+    return source.constraints if isinstance(source, Zip) else source
+
+
 def _known_tau(source: Source, tau_mix: float | None) -> float | None:
-    if tau_mix is None and isinstance(source, MarkovSource):
-        return float(source.chain.mixing_time())
-    if tau_mix is None and source.length is None and hasattr(source, "weights"):
-        return 1.0  # independent draws
+    part = _behind(source)
+    if tau_mix is None and isinstance(part, MarkovSource):
+        return float(part.chain.mixing_time())
+    if tau_mix is None and isinstance(part, IIDSource):
+        return 1.0
     return tau_mix
 
 
 def _started(source: Source) -> MarkovSource | None:
     """The chain behind the constraints, where it starts from a given state."""
-    part = source.constraints if isinstance(source, Zip) else source
+    part = _behind(source)
     return part if isinstance(part, MarkovSource) and part.first is not None else None
 
 

@@ -21,6 +21,7 @@ from ergodrift.trust.transitions import ChainEstimate, estimate_chain
 
 SAMPLES = 100_000  # drawn from a source that never ends
 WANTED, NEEDED = 100, 20  # mixing times that a series should, and must, hold
+FEW = 8  # states or labels that are listed one by one
 RARE = 10  # visits below which a state counts as rarely seen
 MOST_STATES = 2000
 
@@ -44,11 +45,10 @@ class Diagnosis:
     Attributes:
         num_samples: n.
         tau_mix: the mixing time that the data behave like. For a path of finitely many states, the exact definition
-        (the
-            first t with total variation distance at most 1/4 from every start) applied to the estimated chain. For any
-            other series the relaxation time 1 / (1 - lambda) of its slowest visible mode, autocorrelation ~ lambda^k:
-            (t_rel - 1) log 2 <= tau_mix <= t_rel log(4 / mu_min) for every reversible finite chain, an AR(1) series
-            that starts 1.7 standard deviations out is at distance 1/4 after about t_rel, and the integrated
+            (the first t with total variation distance at most 1/4 from every start) applied to the estimated chain. For
+            any other series the relaxation time 1 / (1 - lambda) of its slowest visible mode, autocorrelation ~
+            lambda^k: (t_rel - 1) log 2 <= tau_mix <= t_rel log(4 / mu_min) for every reversible finite chain, an AR(1)
+            series that starts 1.7 standard deviations out is at distance 1/4 after about t_rel, and the integrated
             autocorrelation time of such a mode is 2 t_rel - 1.
         tau_mix_interval: for it, at the confidence asked for.
         ess: the effective sample size of the worst quantity looked at.
@@ -84,17 +84,19 @@ class Diagnosis:
     def __str__(self) -> str:
         lines = [self.summary]
         if self.quantities:
-            lines += ["", f"{'':24}{'autocorr. time':>15}{'(Sokal)':>10}{'ess':>10}{'tau':>9}{'block':>8}"]
+            lines += ["", f"{'':24}{'autocorr. time':>15}{'(Sokal)':>10}{'ess':>10}{'relaxation':>12}{'block':>8}"]
             lines += [
-                f"{q.name[:24]:24}{q.geyer:15.1f}{q.sokal:10.1f}{_short(q.ess):>10}{_short(q.tau):>9}{q.block:8.0f}"
+                f"{q.name[:24]:24}{q.geyer:15.1f}{q.sokal:10.1f}{_short(q.ess):>10}{_short(q.tau):>12}{q.block:8.0f}"
                 for q in self.quantities
             ]
         if self.chain is not None:
-            visited = len(self.chain.states)
-            lines += [
-                "",
-                f"{visited} states seen; relaxation time of the estimated chain {self.chain.relaxation_time:.1f}",
-            ]
+            states, law = self.chain.states, self.chain.stationary
+            found = (
+                f"{len(states)} states seen; relaxation time of the estimated chain {self.chain.relaxation_time:.1f}"
+            )
+            if len(states) <= FEW:
+                found += "; stationary law " + ", ".join(f"{p:.3f}" for p in law)
+            lines += ["", found]
         lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
@@ -155,6 +157,8 @@ def diagnose(
     confidence = check.number("confidence", confidence, above=0.5, below=1)
     if (problem is None) != (x is None):
         raise ValueError("problem and x go together: pass both, or neither")
+    if num_samples is not None:
+        check.integer("num_samples", num_samples, at_least=LEAST)
     known: int | None = None
     states: np.ndarray | None = None
     if isinstance(source_or_series, Iterator):
@@ -168,7 +172,6 @@ def diagnose(
     if isinstance(source_or_series, Source):
         source = source_or_series
         count = min(num_samples or source.length or SAMPLES, source.length or 2**31 - 1)
-        check.integer("num_samples", count, at_least=LEAST)
         path = jax.tree.map(lambda leaf: np.asarray(leaf)[0], source.paths([seed], count))
         if isinstance(source, MarkovSource):
             states, known = path, source.chain.num_states
@@ -201,6 +204,7 @@ def _diagnose(
                 f"states together, or record at least {5 * seen} samples"
             )
         chain = estimate_chain(states, confidence)
+        _refuse_short(n, chain.tau_mix)
         warnings += _state_warnings(states, known)
     series = np.column_stack(columns) if columns else np.zeros((n, 0))
     if columns:
@@ -221,16 +225,16 @@ def _diagnose(
         Quantity(*row)
         for row in zip(names, geyer, sokal, n / np.maximum(geyer, 1e-9), [f.tau for f in fits], blocks, strict=True)
     ]
-    worst = max(fits, key=lambda fit: fit.tau)
     if chain is None:
+        worst = max(fits, key=lambda fit: fit.tau)
         tau, interval = worst.tau, (worst.lower, worst.upper)
+        _refuse_short(n, tau)
     else:
         tau, interval = chain.tau_mix, chain.tau_mix_interval
-    _refuse_short(n, max(tau, worst.tau if chain is None else 1.0))
     if n < WANTED * tau:
         warnings.append(
             f"only {n / tau:.0f} mixing times were recorded: the interval is rough; {int(WANTED * tau):,} samples or "
-            "more make it dependable"
+            "more make it dependable" + ("; with a level that changes too, it may never settle" if unsteady else "")
         )
     ess = float(n / max(geyer.max(), 1.0))
     return Diagnosis(n, float(tau), interval, ess, warnings, quantities, chain, confidence, names, series)
@@ -249,18 +253,15 @@ def _state_warnings(states: np.ndarray, known: int | None) -> list[str]:
     found = []
     if known is not None and len(labels) < known:
         never = np.setdiff1d(np.arange(known), labels)
-        found.append(
-            f"{len(never)} of {known} states were never seen: {_some(never)}; what is said is about the others"
-        )
+        found.append(f"{len(never)} of {known} states never seen: {_some(never)}; what is said is about the others")
     if (rare := labels[visits < RARE]).size:
-        found.append(
-            f"{len(rare)} states were seen fewer than {RARE} times: {_some(rare)}; their transitions are guesses"
-        )
+        count = "1 state was" if len(rare) == 1 else f"{len(rare)} states were"
+        found.append(f"{count} seen fewer than {RARE} times: {_some(rare)}; what follows it is a guess")
     return found
 
 
 def _some(labels: np.ndarray) -> str:
-    return ", ".join(str(label) for label in labels[:8]) + (", ..." if len(labels) > 8 else "")
+    return ", ".join(str(label) for label in labels[:FEW]) + (", ..." if len(labels) > FEW else "")
 
 
 def _state_series(chain: ChainEstimate, states: np.ndarray | None) -> tuple[np.ndarray, list[str]]:
@@ -292,7 +293,7 @@ def _leaves(data: Any, path: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
         if array.dtype.kind not in "iufb":
             raise TypeError(f"series must hold numbers, got {array.dtype}")
         flat = array.reshape(len(array), -1)[path]
-        name = jax.tree_util.keystr(where) or "series"
+        name = jax.tree_util.keystr(where, simple=True, separator=".") or "series"
         names += [name] if flat.shape[1] == 1 else [f"{name}[{i}]" for i in range(flat.shape[1])]
         columns += list(flat.T.astype(float))
     if len(path) < LEAST:
@@ -301,7 +302,7 @@ def _leaves(data: Any, path: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
 
 
 def _read(stream: Iterator[Any], num_samples: int | None) -> Any:
-    samples = list(itertools.islice(stream, check.integer("num_samples", num_samples or SAMPLES, at_least=1)))
+    samples = list(itertools.islice(stream, num_samples or SAMPLES))
     if not samples:
         raise ValueError("the stream is empty")
     read = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)

@@ -1,14 +1,19 @@
-"""Whether a dependent series keeps its level and its spread: trends and steps against the noise that is left."""
+"""Whether a dependent series keeps its level and its spread, and has no cycle: trends, steps and lines in the spectrum
+against the noise that is left."""
 
 from __future__ import annotations
 
 import numpy as np
+import scipy
 
 from ergodrift.trust.autocorrelation import integrated_time
 
 POINTS = 256  # means of consecutive stretches that the test looks at
 STEPS = np.arange(1, 16) / 16  # where a step is looked for
 CRITICAL = 7.0  # the largest of 16 scores; a stationary series of 50 mixing times exceeds it about once in 500 (tests)
+
+BESIDE = 8  # frequencies on either side that a line in the spectrum is compared with, its neighbours left out
+FALSE = 1e-3  # how often a series without a cycle may be said to have one
 
 
 def shapes(n: int) -> np.ndarray:
@@ -36,25 +41,65 @@ def change_scores(series: np.ndarray) -> np.ndarray:
     return np.abs(coefficient) * np.sqrt(count) / np.sqrt(np.maximum(rest.var(axis=0) * time, 1e-300))
 
 
+def _step(y: np.ndarray) -> int:
+    """Where a step fits a series best, in least squares: looked for on 1/16 of it, a step some samples off would leave
+    a stretch that looks like slow mixing."""
+    n = len(y)
+    before = np.arange(1, n)
+    return int(before[np.argmax(np.abs(np.cumsum(y - y.mean())[:-1]) / np.sqrt(before * (n - before)))])
+
+
+def cycle(y: np.ndarray) -> float | None:
+    """The period of a line in the spectrum of a series (n,), where there is one.
+
+    Where the spectrum is smooth, a frequency's power over the mean of 2 `BESIDE` others near it is F-distributed with
+    2 and 4 `BESIDE` degrees of freedom: P(F > q) = (1 + q / m)^-m, m = 2 `BESIDE`; the largest of n/2 is judged.
+    """
+    n, m = len(y), 2 * BESIDE
+    spectrum: np.ndarray = np.asarray(scipy.fft.rfft(y - y.mean()))
+    power = np.square(np.abs(spectrum))[1 : (n + 1) // 2]
+    if len(power) < 4 * m:
+        return None
+    sums = np.concatenate([[0.0], np.cumsum(power)])
+    at = np.arange(BESIDE + 1, len(power) - BESIDE - 1)
+    beside = sums[at + BESIDE + 2] - sums[at - BESIDE - 1] - (sums[at + 2] - sums[at - 1])
+    ratio = power[at] * m / np.maximum(beside, 1e-12 * sums[-1])
+    best = int(np.argmax(ratio))
+    return n / (at[best] + 1) if ratio[best] > m * ((len(power) / FALSE) ** (1 / m) - 1) else None
+
+
 def levelled(names: list[str], series: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The columns with a trend or a step in their level taken off where there is one, and a plain sentence for each.
 
-    A spread that changes is said too, and left as it is.
+    A spread that changes and a cycle are said too, and left as they are.
     """
     warnings, rest = [], series.copy()
     scores, n = change_scores(series), len(series)
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):
-        best = int(np.argmax(scores[:, column]))
-        shape = shapes(n)[best]
-        rest[:, column] -= shape * (shape @ series[:, column] / n)
-        if best == 0:
+        if np.argmax(scores[:, column]) == 0:
+            line = shapes(n)[0]
+            rest[:, column] -= line * (line @ series[:, column] / n)
             kind = "drifts: its level follows a trend"
         else:
-            kind = f"changes regime near sample {round(STEPS[best - 1] * n):,}: its level differs after it"
+            place = _step(series[:, column])
+            rest[:place, column] -= series[:place, column].mean()
+            rest[place:, column] -= series[place:, column].mean()
+            kind = f"changes regime near sample {place:,}: its level differs after it"
+        if np.ptp(rest[:, column]) <= 1e-9 * np.ptp(series[:, column]):
+            raise ValueError(
+                f"{names[column]} {kind}, and nothing else moves: it never comes back and says nothing about mixing; "
+                "record for longer"
+            )
         warnings.append(
             f"{names[column]} {kind}; the figures are about what is left without it: look at the path first"
         )
     scores = change_scores(np.square(rest - rest.mean(axis=0)))
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):
         warnings.append(f"{names[column]} changes its spread along the way: look at the path")
+    for name, column in zip(names, rest.T, strict=True):
+        if period := cycle(column):
+            warnings.append(
+                f"{name} has a cycle of about {period:.4g} samples, which does not die out as mixing does: the figures "
+                "are not to be trusted before it is taken off"
+            )
     return rest, warnings

@@ -49,8 +49,8 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
     maximises the likelihood of the counts under Dirichlet rows, so it is large where rows do look alike and next to
     nothing where they do not. Without it, a path that visits each state a few times only would always look slow.
 
-    The interval is a parametric bootstrap: paths are drawn from the estimate and estimated in turn; log tau has the
-    bias that they show taken off, plus and minus Student's quantile times their spread. (Hsu, Kontorovich and
+    The mixing time is the largest of those from each start, and `_largest` says how far it can be known; their errors
+    come from a parametric bootstrap, paths drawn from the estimate and estimated in turn. (Hsu, Kontorovich and
     Szepesvari 2015 and Wolfer and Kontorovich 2019 give intervals that hold for every n; they need far longer paths to
     say anything.)
     """
@@ -62,36 +62,62 @@ def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLIC
     reversible = _looks_reversible(counts)
     strength = _strength(counts, visits)
     P = _estimate(counts, visits, strength, reversible)
-    tau = mixing_times(P[None])[0]
+    taus = mixing_times(P[None])[0]
+    tau = taus.max()
+    # A start from which the chain mixes far sooner does not count: its logarithm must not run off towards tau = 0.
+    floor = tau / 4
 
     # Paths of some 60 tau show bias and spread well enough: these scale as 1/n and 1/sqrt(n).
     drawn = _paths(P, int(min(len(path), max(60 * tau, 1000))), replicates)
     length = drawn.shape[1]
     shares = np.stack([np.bincount(row, minlength=size) for row in drawn]) / length
     again = transition_counts(drawn, size)
-    logs = np.log(mixing_times(_estimate(again, shares, strength * length / len(path), reversible)))
     scale = length / len(path)
-    bias, spread = (logs.mean() - np.log(tau)) * scale, logs.std(ddof=1) * np.sqrt(scale)
-    centre = np.log(tau) - bias
+    starts = np.log(np.maximum(taus, floor))
+    logs = np.log(np.maximum(mixing_times(_estimate(again, shares, strength * scale, reversible)), floor))
+    bias = (logs.mean(axis=0) - starts) * scale
+    errors = (logs - logs.mean(axis=0)) * np.sqrt(scale)
     # What the common law changed is a model's word where rows do not look alike: half of it counts as an error.
     alike = strength / (strength + counts.sum() / size)
     alone = mixing_times(_estimate(counts, visits, 1e-3, reversible)[None])[0]
-    moved = (1 - alike) * np.log(tau / alone) / 2
+    moved = (1 - alike) * np.log(tau / alone.max()) / 2
     # One piece of information in some 16 mixing times: few of them know their spread badly.
-    quantile = scipy.stats.t.ppf((1 + confidence) / 2, max(len(path) / (16 * tau), 3))
-    reach = quantile * np.sqrt(spread**2 + bias**2 + moved**2)
-    interval = np.exp([centre - reach, centre + reach])
+    freedom = max(len(path) / (16 * tau), 3)
+    doubt = float(np.hypot(bias[np.argmax(taus)], moved))
+    middle, low, high = np.exp(_largest(starts - bias, errors, doubt, confidence, freedom))
     values = np.sort(np.abs(np.linalg.eigvals(P)))
     return ChainEstimate(
         states,
         counts,
         P,
         stationary_laws(P[None])[0],
-        float(max(np.exp(centre), 1.0)),
-        (float(max(np.floor(interval[0]), 1.0)), float(max(np.ceil(interval[1]), 1.0))),
+        float(max(middle, 1.0)),
+        (float(max(np.floor(low), 1.0)), float(max(np.ceil(high), 1.0))),
         float(1 / max(1 - values[-2], 1e-15)),
         reversible,
     )
+
+
+def _largest(
+    estimates: np.ndarray, errors: np.ndarray, doubt: float, confidence: float, freedom: float
+) -> tuple[float, float, float]:
+    """The largest of several means (k,): a middle value and an interval, from draws of their errors (replicates, k).
+
+    Where several are nearly the largest, as in a chain whose states are alike, the largest estimate is too large, and a
+    bootstrap of it does not show this: it draws from estimates that are already apart. Its error is that of max_i
+    error_i over those that may be the largest (Fang and Santos 2019), which the middle value and the lower end take
+    off. The upper end is that of the largest estimate alone, as if nothing else came near it: right in either case.
+
+    `doubt` is one more error; `freedom` are the degrees of Student's quantile.
+    """
+    quantile, together = scipy.stats.t.isf((1 - confidence) / 2 / np.array([1, len(estimates)]), freedom)
+    top = int(np.argmax(estimates))
+    apart = (errors[:, [top]] - errors).std(axis=0, ddof=1)
+    near = estimates >= estimates[top] - together * apart
+    excess = errors[:, near].max(axis=1)
+    middle = estimates[top] - excess.mean()
+    low = middle - quantile * np.hypot(excess.std(ddof=1), doubt)
+    return middle, low, estimates[top] + quantile * np.hypot(errors[:, top].std(ddof=1), doubt)
 
 
 def _paths(P: np.ndarray, length: int, count: int) -> np.ndarray:
@@ -166,28 +192,28 @@ def stationary_laws(P: np.ndarray) -> np.ndarray:
 
 
 def mixing_times(P: np.ndarray, eps: float = EPS) -> np.ndarray:
-    """tau_mix(eps) of each matrix of a stack (B, S, S), between whole numbers by the decay there; at least 1.
+    """The first t at which each start of each matrix of a stack (B, S, S) is within eps of the stationary law, (B, S).
 
-    P^t is doubled until all have mixed, then bisected in powers of two, as `MarkovChain.mixing_time` does for one.
+    The largest of a row is tau_mix(eps). Between whole numbers by the decay there; at least 1. P^t is doubled until all
+    have mixed, then bisected in powers of two, as `MarkovChain.mixing_time` does for one.
     """
     laws = stationary_laws(P)[:, None, :]
 
     def distance(power: np.ndarray) -> np.ndarray:
-        return np.abs(power - laws).sum(axis=2).max(axis=1) / 2
+        return np.abs(power - laws).sum(axis=2) / 2
 
-    first = distance(P)
-    powers, last = [P], first
+    powers, last = [P], distance(P)
     while (last > eps).any() and len(powers) < 50:
         powers.append(_normal(powers[-1] @ powers[-1]))
         last = distance(powers[-1])
-    at, t, far = np.broadcast_to(np.eye(P.shape[-1]), P.shape), np.zeros(len(P)), np.full(len(P), np.inf)
-    near = last
+    # Row i of `at` is the law at time t_i from start i.
+    at, t, far, near = np.broadcast_to(np.eye(P.shape[-1]), P.shape), np.zeros(last.shape), np.inf, last
     for k in reversed(range(len(powers))):
         ahead = _normal(at @ powers[k]) if k < len(powers) - 1 or len(powers) == 1 else powers[k]
         reached = distance(ahead)
         still = reached > eps
         near = np.where(still, near, reached)
-        at, t, far = np.where(still[:, None, None], ahead, at), t + still * 2**k, np.where(still, reached, far)
+        at, t, far = np.where(still[..., None], ahead, at), t + still * 2.0**k, np.where(still, reached, far)
     # d(t) = far > eps >= near = d(t + 1); at t = 0 there is nothing to interpolate from.
     far = np.where(t == 0, 1.0, far)
     part = np.log(far / eps) / np.log(far / np.clip(near, 1e-300, eps))
