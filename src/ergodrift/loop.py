@@ -92,9 +92,10 @@ def _blank(shapes: Any) -> Any:
 
 def feedback_at(setup: Setup, x: Any, indices: Any, at: Any) -> Feedback:
     """What the sample at place `at` of the indices says at x; to an estimator that needs it, also which one it is."""
-    index = setup.stream.at(indices, at)
-    feedback = setup.problem.feedback(x, setup.stream.xi(index))
-    return feedback._replace(state=index) if setup.method.estimator.needs_state else feedback
+    index, estimator = setup.stream.at(indices, at), setup.method.estimator
+    ask: Any = setup.problem.factored if estimator.needs_factors else setup.problem.feedback
+    feedback = ask(x, setup.stream.xi(index))
+    return feedback._replace(state=index) if estimator.needs_state else feedback
 
 
 def take_sample(setup: Setup, carry: Carry, position: Any) -> Carry:
