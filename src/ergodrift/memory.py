@@ -20,14 +20,29 @@ from ergodrift.types import Feedback, Sizes, Weights
 UNSEEN = 4.0  # a state never seen counts as so many times older than the run: of it not even an old gradient is known
 
 
+class Entry(NamedTuple):
+    """What is kept of one state; all 0 before its first visit.
+
+    Attributes:
+        planes: the tangent planes that its last feedback gives, which are gradients and what the tangents are worth at
+            x = 0; or the `Slopes` that make them up.
+        seen: int32, the number of the sample that last came from it, from 1.
+        visits: int32, how often it came, where the law is estimated from that; else None.
+    """
+
+    planes: Any
+    seen: Any
+    visits: Any
+
+
 class Notes(NamedTuple):
     """What is remembered.
 
     Attributes:
-        kept: what is kept of each state, (S, ...), 0 before its first visit: the tangent planes that its last feedback
-            gives, which are gradients and what the tangents are worth at x = 0; or the `Slopes` that make them up.
-        seen: (S,) int32, the number of the sample that last came from it, from 1; 0 before its first visit.
-        visits: (S,) int32 how often it came, where the law is estimated from that; else None.
+        entries: one for each state, along a leading axis, as they were before the latest sample.
+        state: which state the latest sample came from.
+        latest: the entry that belongs there since. It is put in when the next sample comes: the table is then written
+            to before it is read, so that it can stay where it is in memory; read first, it would be copied whole.
         average: the weighted average of the planes, as a compensated sum. An average of planes is a plane, whatever the
             points they touch at.
         mass: the weight of the states seen so far; by visits, their share of all states.
@@ -35,9 +50,9 @@ class Notes(NamedTuple):
         age: how many samples ago the states seen so far were last seen, on average under the weights.
     """
 
-    kept: Any
-    seen: Any
-    visits: Any
+    entries: Any
+    state: Any
+    latest: Any
     average: Any
     mass: Any
     left: Any
@@ -94,15 +109,17 @@ class Memory(EachSample):
     def init(self, zero: Feedback, levels: Any) -> Notes:
         if self.num_states is None:
             raise ValueError("the number of states is not known: pass law=..., or law='visits' with num_states=...")
-        seen, none = jnp.zeros(self.num_states, jnp.int32), zero.loss
-        row = zero if self.num_rows is None else Slopes(jnp.zeros(self.num_rows, none.dtype), none)
+        none, never = zero.loss, jnp.int32(0)
+        planes = zero if self.num_rows is None else Slopes(jnp.zeros(self.num_rows, none.dtype), none)
+        entry = Entry(planes, never, never if self.by_visits else None)
+        weighty = self.num_states if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0)
         return Notes(
-            kept=jax.tree.map(lambda leaf: jnp.zeros((*seen.shape, *leaf.shape), leaf.dtype), row),
-            seen=seen,
-            visits=seen if self.by_visits else None,
+            entries=jax.tree.map(lambda leaf: jnp.zeros((self.num_states, *leaf.shape), leaf.dtype), entry),
+            state=never,
+            latest=entry,
             average=tree.compensated(zero),
             mass=none,
-            left=jnp.asarray(seen.size if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0), jnp.int32),
+            left=jnp.asarray(weighty, jnp.int32),
             age=none,
         )
 
@@ -111,26 +128,25 @@ class Memory(EachSample):
             if getattr(feedback, name) is None:
                 raise ValueError(f"feedback.{name} is missing: this method remembers states; see rdpp for how to set it")
         state, factors, kind = jnp.asarray(feedback.state, jnp.int32), feedback.factors, feedback.loss.dtype
-        last = _at(window.seen, state)
-        waited, first = (t + 1 - last).astype(kind), last == 0
-        notes, fresh, stale = self._weighed(window, state, t.astype(kind), waited, first)
+        entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, window.latest)
+        entry = jax.tree.map(lambda table: _at(table, state), entries)
+        notes, fresh, stale = self._weighed(window, entry, state, t)
 
         here = shifted(feedback._replace(state=None, factors=None), tree.scale(x, -1))
-        new = Slopes(factors.slopes, factors.loss) if self.needs_factors else here
-        old = jax.tree.map(lambda leaf: _at(leaf, state), window.kept)
+        new, old = Slopes(factors.slopes, factors.loss) if self.needs_factors else here, entry.planes
         # w (new - old), not w new - w old: with a fused multiply-add the latter would not cancel where new = old.
         term = tree.scale(tree.subtract(new, old), fresh)
         if stale is not None:
             term = tree.add(term, tree.scale(old, stale))
         if self.needs_factors:
-            fixed = jnp.where(first, fresh, 0 if stale is None else stale)
+            fixed = jnp.where(entry.seen == 0, fresh, 0 if stale is None else stale)
             grad = factors.features.gather(term.rows, x)
             term = Feedback(term.loss, grad, fixed * here.constraints, tree.scale(here.constraint_jac, fixed))
         if stale is not None:
             term = tree.subtract(term, tree.scale(tree.add(*window.average), stale))
         average = tree.compensated_add(window.average, term)
-        kept = jax.tree.map(lambda leaf, row: _put(leaf, state, row), window.kept, new)
-        notes = notes._replace(kept=kept, seen=_put(window.seen, state, t + 1), average=average)
+        latest = Entry(new, t + 1, None if entry.visits is None else entry.visits + 1)
+        notes = notes._replace(entries=entries, state=state, latest=latest, average=average)
 
         # Shares of visits sum to one as they are; a law's weights do once all states are seen.
         share = 1 if self.by_visits else 1 / jnp.where(notes.mass > 0, notes.mass, 1)
@@ -138,25 +154,26 @@ class Memory(EachSample):
         planes = tree.scale(tree.add(*average), share)
         return notes, shifted(planes, x)._replace(age=notes.age + UNSEEN * unseen), True
 
-    def _weighed(self, notes: Notes, state: Any, before: Any, waited: Any, first: Any) -> tuple[Notes, Any, Any]:
+    def _weighed(self, notes: Notes, entry: Entry, state: Any, t: jax.Array) -> tuple[Notes, Any, Any]:
         """The notes with this visit counted, and how much of (new plane - old plane) comes into the average.
 
-        By visits, the average is of `before` samples and becomes one of before + 1: the old plane comes in as well, and
-        the average goes out, in this last share.
+        By visits, the average of t samples becomes one of t + 1: the old plane comes in as well, and the average goes
+        out, in this last share.
         """
+        kind = notes.age.dtype
+        waited, first = (t + 1 - entry.seen).astype(kind), entry.seen == 0
         # A state that does not exist would be taken for another: a NaN shows, and run says where.
-        known = (state >= 0) & (state < notes.seen.shape[0])
+        known = (state >= 0) & (state < self.num_states)
         if not self.by_visits:
             weight = jnp.where(known, _at(self.law, state), jnp.nan)
             # All ages grow by one, and the visited state's goes back to 0.
             age = notes.age + notes.mass - jnp.where(first, 0, weight * waited)
-            return _met(notes, jnp.maximum(age, 0), first, weight), weight, None
-        count = _at(notes.visits, state)
-        times, part = count.astype(before.dtype), jnp.where(known, 1, jnp.nan) / (before + 1)
+            return _met(notes, age, first, weight), weight, None
+        before, times = t.astype(kind), entry.visits.astype(kind)
+        part = jnp.where(known, 1, jnp.nan) / (before + 1)
         age = notes.age + (before - jnp.where(first, 0, times * waited) - notes.age) * part
         # What is unseen has, for all one knows, its share of the states.
-        notes = _met(notes, jnp.maximum(age, 0), first, jnp.asarray(1 / notes.seen.shape[0], before.dtype))
-        return notes._replace(visits=_put(notes.visits, state, count + 1)), (times + 1) * part, part
+        return _met(notes, age, first, jnp.asarray(1 / self.num_states, kind)), (times + 1) * part, part
 
 
 @tree.module()
@@ -182,9 +199,10 @@ class Aging:
 
 
 def _met(notes: Notes, age: Any, first: Any, weight: Any) -> Notes:
-    """The notes once a state of this weight has been seen."""
+    """The notes once a state of this weight has been seen, and the age of all."""
     left = notes.left - (first & (weight > 0)).astype(jnp.int32)
-    return notes._replace(left=left, mass=jnp.where(left == 0, 1, notes.mass + jnp.where(first, weight, 0)), age=age)
+    mass = jnp.where(left == 0, 1, notes.mass + jnp.where(first, weight, 0))
+    return notes._replace(left=left, mass=mass, age=jnp.maximum(age, 0))
 
 
 def _at(array: Any, index: Any) -> Any:
