@@ -126,7 +126,9 @@ class Memory(EachSample):
     def observe(self, window: Notes, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Notes, Feedback, Any]:
         for name in ["state", "factors"][: 1 + self.needs_factors]:
             if getattr(feedback, name) is None:
-                raise ValueError(f"feedback.{name} is missing: this method remembers states; see rdpp for how to set it")
+                raise ValueError(
+                    f"feedback.{name} is missing: this method remembers states; see rdpp for how to set it"
+                )
         state, factors, kind = jnp.asarray(feedback.state, jnp.int32), feedback.factors, feedback.loss.dtype
         entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, window.latest)
         entry = jax.tree.map(lambda table: _at(table, state), entries)
