@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from ergodrift import tree
 from ergodrift.estimator import EachSample, shifted
@@ -25,7 +26,7 @@ class Entry(NamedTuple):
 
     Attributes:
         planes: the tangent planes that its last feedback gives, which are gradients and what the tangents are worth at
-            x = 0; or the `Slopes` that make them up.
+            x = 0, in one vector; for a linear model, what changes in them: a number a row, and the loss's value at 0.
         seen: int32, the number of the sample that last came from it, from 1.
         visits: int32, how often it came, where the law is estimated from that; else None.
     """
@@ -41,8 +42,8 @@ class Notes(NamedTuple):
     Attributes:
         entries: one for each state, along a leading axis, as they were before the latest sample.
         state: which state the latest sample came from.
-        latest: the entry that belongs there since. It is put in when the next sample comes: the table is then written
-            to before it is read, so that it can stay where it is in memory; read first, it would be copied whole.
+        latest: the planes and visits that it has since. They are put in when the next sample comes: the table is then
+            written to before it is read, so that it can stay where it is in memory; read first, it would be copied.
         average: the weighted average of the planes, as a compensated sum. An average of planes is a plane, whatever the
             points they touch at.
         mass: the weight of the states seen so far; by visits, their share of all states.
@@ -57,13 +58,6 @@ class Notes(NamedTuple):
     mass: Any
     left: Any
     age: Any
-
-
-class Slopes(NamedTuple):
-    """All that changes in the planes of a linear model: a number a row, and what the loss's tangent is worth at 0."""
-
-    rows: Any
-    loss: Any
 
 
 @tree.module("num_states", "by_visits", "num_rows")
@@ -110,14 +104,15 @@ class Memory(EachSample):
         if self.num_states is None:
             raise ValueError("the number of states is not known: pass law=..., or law='visits' with num_states=...")
         none, never = zero.loss, jnp.int32(0)
-        planes = zero if self.num_rows is None else Slopes(jnp.zeros(self.num_rows, none.dtype), none)
-        entry = Entry(planes, never, never if self.by_visits else None)
+        planes = ravel_pytree(zero)[0]
+        kept = planes if self.num_rows is None else jnp.zeros(self.num_rows + 1, none.dtype)
+        entry = Entry(kept, never, never if self.by_visits else None)
         weighty = self.num_states if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0)
         return Notes(
             entries=jax.tree.map(lambda leaf: jnp.zeros((self.num_states, *leaf.shape), leaf.dtype), entry),
             state=never,
-            latest=entry,
-            average=tree.compensated(zero),
+            latest=entry._replace(seen=None),
+            average=tree.compensated(planes),
             mass=none,
             left=jnp.asarray(weighty, jnp.int32),
             age=none,
@@ -126,35 +121,36 @@ class Memory(EachSample):
     def observe(self, window: Notes, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Notes, Feedback, Any]:
         for name in ["state", "factors"][: 1 + self.needs_factors]:
             if getattr(feedback, name) is None:
-                raise ValueError(
-                    f"feedback.{name} is missing: this method remembers states; see rdpp for how to set it"
-                )
+                how = "feedback._replace(state=...)" if name == "state" else "model.factored in the place of feedback"
+                raise ValueError(f"feedback.{name} is missing: this method remembers states; use {how}")
         state, factors, kind = jnp.asarray(feedback.state, jnp.int32), feedback.factors, feedback.loss.dtype
-        entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, window.latest)
+        latest = window.latest._replace(seen=t)
+        entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, latest)
         entry = jax.tree.map(lambda table: _at(table, state), entries)
         notes, fresh, stale = self._weighed(window, entry, state, t)
 
         here = shifted(feedback._replace(state=None, factors=None), tree.scale(x, -1))
-        new, old = Slopes(factors.slopes, factors.loss) if self.needs_factors else here, entry.planes
+        planes, as_feedback = ravel_pytree(here)
+        new, old = jnp.append(factors.slopes, factors.loss) if self.needs_factors else planes, entry.planes
         # w (new - old), not w new - w old: with a fused multiply-add the latter would not cancel where new = old.
-        term = tree.scale(tree.subtract(new, old), fresh)
+        term = fresh * (new - old)
         if stale is not None:
-            term = tree.add(term, tree.scale(old, stale))
+            term += stale * old
         if self.needs_factors:
             fixed = jnp.where(entry.seen == 0, fresh, 0 if stale is None else stale)
-            grad = factors.features.gather(term.rows, x)
-            term = Feedback(term.loss, grad, fixed * here.constraints, tree.scale(here.constraint_jac, fixed))
+            grad, jac = factors.features.gather(term[:-1], x), tree.scale(here.constraint_jac, fixed)
+            term = ravel_pytree(Feedback(term[-1], grad, fixed * here.constraints, jac))[0]
         if stale is not None:
-            term = tree.subtract(term, tree.scale(tree.add(*window.average), stale))
-        average = tree.compensated_add(window.average, term)
-        latest = Entry(new, t + 1, None if entry.visits is None else entry.visits + 1)
+            term -= stale * window.average[0]
+        average = tree.running_add(window.average, term)
+        latest = Entry(new, None, None if entry.visits is None else entry.visits + 1)
         notes = notes._replace(entries=entries, state=state, latest=latest, average=average)
 
         # Shares of visits sum to one as they are; a law's weights do once all states are seen.
         share = 1 if self.by_visits else 1 / jnp.where(notes.mass > 0, notes.mass, 1)
         unseen = jnp.maximum(1 - notes.mass, 0) * (t + 1).astype(kind)
-        planes = tree.scale(tree.add(*average), share)
-        return notes, shifted(planes, x)._replace(age=notes.age + UNSEEN * unseen), True
+        mean = as_feedback(average[0] * share)
+        return notes, shifted(mean, x)._replace(age=notes.age + UNSEEN * unseen), True
 
     def _weighed(self, notes: Notes, entry: Entry, state: Any, t: jax.Array) -> tuple[Notes, Any, Any]:
         """The notes with this visit counted, and how much of (new plane - old plane) comes into the average.

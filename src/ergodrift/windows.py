@@ -34,9 +34,9 @@ class GrowingWindow(EachSample):
         here = shifted(feedback, tree.scale(x, -1))  # tangent planes by what they are worth at x = 0
         # Polynomial-decay averaging (Shamir and Zhang 2013): mean_t = mean_{t-1} + k / (t + k - 1) (new - mean_{t-1}).
         rate = self.decay / (t.astype(feedback.loss.dtype) + self.decay)
-        change = tree.subtract((here.constraints, here.constraint_jac), tree.add(*window))
-        window = tree.compensated_add(window, tree.scale(change, rate))
-        constraints, jac = tree.add(*window)
+        change = tree.subtract((here.constraints, here.constraint_jac), window[0])
+        window = tree.running_add(window, tree.scale(change, rate))
+        constraints, jac = window[0]
         mean = shifted(here._replace(constraints=constraints, constraint_jac=jac), x)
         return window, mean._replace(loss=feedback.loss), True
 
