@@ -312,29 +312,6 @@ def test_what_is_refused():
             call()
 
 
-def test_auto_chooses_and_says_why():
-    chain = ed.MarkovChain(0.7 * np.eye(3) + 0.1)
-    few, one = np.arange(3.0)[:, None], ed.SeriesSource(np.arange(9.0)[:, None])
-    markov, iid = ed.MarkovSource(chain, few), ed.IIDSource(np.ones((200_000, 1)))
-    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.5, ed.Ball(1.0))
-    for source, samples, name, word in [
-        (markov, None, "RDPP", "3 states"),
-        (markov, 20, "WDPP", "in 20 samples"),
-        (iid, None, "DPP-t", "200,000 states are too many"),
-        (one, None, "WDPP", "series"),
-        (ed.Zip(one, markov), None, "EDPP-t", f"mixes in {chain.mixing_time()}"),
-        (ed.Zip(one, ed.IIDSource(few)), None, "DPP-t", "independent"),
-        (ed.Zip(one, one), None, "ADPP", "nothing is known"),
-    ]:
-        chosen = ed.auto(problem, source, samples)
-        assert chosen.name == name
-        assert chosen.reason.startswith(f"{name}, because ")
-        assert word in chosen.reason
-        assert chosen.reason.endswith(".")
-    with pytest.raises(TypeError, match="source must be of type Source, got list"):
-        ed.auto(problem, [])  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("state", [-1, 3, 99])
 def test_a_state_that_does_not_exist_shows(state):
     problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5, ed.Ball(2.0))

@@ -331,9 +331,9 @@ def markdown(results: dict[str, Any]) -> str:
     lines += _table(
         ["algorithm", "seeds", "gap", "standard error", "more than WDPP", "standard error"],
         [
-            [row["algorithm"], str(row["seeds"]), f"{row['gap'][-1]:.2e}", _short(row["standard_error"][-1])]
-            + [f"{row['more']:+.1e}", _short(row["more_error"])]
+            [row["algorithm"], str(row["seeds"]), f"{row['gap'][-1]:.2e}", _short(row["standard_error"][-1]), *more]
             for row in results["streams"]
+            for more in [[f"{row['more']:+.1e}", _short(row["more_error"])]]
         ],
     )
     return "\n".join(lines)
