@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy
 
 import ergodrift as ed
 import problems
 from ergodrift.memory import UNSEEN
+from ergodrift.types import Feedback
 
 STATES, DIMENSION = 5, 3
 
@@ -199,6 +202,95 @@ def test_the_window_of_wdpp_by_hand():
         np.testing.assert_array_equal(found.loss_grad[t], np.asarray(every.loss_grad)[t, state])
 
 
+LINEAR_LAWS = {"stationary": ed.rdpp(), "visits": ed.rdpp("visits")}
+
+
+def linear(link: str, sparse: bool, states: int = 6, rows: int = 2, dimension: int = 9) -> tuple[Any, Any]:
+    """A linear model, and a slow chain over its states."""
+    rng = np.random.default_rng(7)
+    features = rng.normal(size=(states, rows, dimension)) * (rng.random((states, rows, dimension)) < 0.5)
+    features[:, :, 0] = 1.0
+    model = ed.LinearModel(link, ed.Ball(2.0))
+    data = model.data(
+        [scipy.sparse.csr_array(part) for part in features] if sparse else list(features),
+        rng.choice([-1.0, 1.0], size=(states, rows)) if link == "logistic" else None,
+        offsets=rng.normal(size=(states, rows)) if link == "squared" else None,
+        normals=rng.normal(size=(states, 2, dimension)),
+        limits=[0.1, 0.2],
+    )
+    return model, ed.MarkovSource(ed.MarkovChain(0.9 * np.eye(states) + 0.1 / states), data)
+
+
+@pytest.mark.parametrize("law", LINEAR_LAWS)
+@pytest.mark.parametrize(("link", "sparse"), [("logistic", False), ("squared", True)])
+def test_a_number_a_row_remembers_as_much_as_whole_planes(link, sparse, law):
+    """The same functions as a plain `Problem`, of which nothing is known, keep planes: equal to rounding."""
+    model, source = linear(link, sparse)
+    plain = ed.Problem(model.loss, model.constraints, model.geometry)
+    assert model.rows(source.example) == 2
+    assert plain.rows(source.example) is None
+    x0 = np.full(9, 0.1)
+    lean, full = (
+        ed.run(LINEAR_LAWS[law], problem, source, x0=x0, num_samples=3000, seeds=2, record=10)
+        for problem in (model, plain)
+    )
+    np.testing.assert_allclose(lean.x, full.x, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(lean.queue, full.queue, rtol=1e-8, atol=1e-10)
+
+
+def test_a_number_a_row_from_the_public_step():
+    model, source = linear("logistic", sparse=False)
+    path = np.asarray(source.paths([0], 200))[0]
+    found = ed.run(ed.rdpp(), model, source, x0=np.zeros(9), num_samples=200, record=[200])
+    method = ed.rdpp(source.chain.stationary, num_rows=2).bind(model)
+    state = method.init(np.zeros(9), num_constraints=2)
+    for index in path:
+        xi = jax.tree.map(lambda leaf: leaf[index], source.data)  # noqa: B023
+        state, _ = method.step(state, model.factored(state.x, xi)._replace(state=index))
+    np.testing.assert_allclose(state.x, found.x[0, -1], rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match=r"feedback.factors is missing.*model.factored"):
+        method.step(state, model.feedback(state.x, xi)._replace(state=0))
+
+
+def test_a_number_a_row_is_all_that_a_state_costs():
+    """d = 10,000 and 1,000 states of one row: three numbers a state, where planes are 20,003."""
+    states, dimension = 1000, 10_000
+    zero = Feedback(jnp.zeros(()), jnp.zeros(dimension), jnp.zeros(1), jnp.zeros((1, dimension)))
+
+    def numbers(algorithm: Any) -> int:
+        notes = jax.eval_shape(lambda: algorithm.estimator.init(zero, None))
+        return sum(leaf.size for leaf in jax.tree.leaves(notes.entries))
+
+    assert numbers(ed.rdpp(np.ones(states), num_rows=1)) == 3 * states
+    assert numbers(ed.rdpp(np.ones(states))) == 20_003 * states
+
+
+def test_rows_are_kept_only_where_they_are_fewer_than_the_numbers_of_a_plane():
+    for rows, wanted in [(1, 1), (28, 28), (29, None), (33, None)]:  # (1 + 2) (1 + 9) = 30 numbers
+        model, source = linear("logistic", sparse=False, states=2, rows=rows)
+        assert model.rows(source.example) == wanted
+    curved = ed.LinearModel("logistic", ed.Ball(2.0), constraints=lambda x, xi: jnp.sum(x**2)[None] - 1)
+    assert curved.rows(linear("logistic", sparse=False)[1].example) is None
+
+
+def test_a_round_costs_the_same_however_many_states_there_are():
+    """A table that is copied every round would take 200 times as long here; a factor of 20 leaves room for noise."""
+    spent = []
+    for states in (1000, 200_000):
+        source = ed.IIDSource(np.random.default_rng(0).normal(size=(states, 3)).astype(np.float32))
+        problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2) / 2, lambda x, xi: x[:1] - 0.5, ed.Ball(1.0))
+
+        def job(samples: int, source: Any = source, problem: Any = problem) -> float:
+            began = time.process_time()
+            result = ed.run(ed.rdpp(), problem, source, x0=np.zeros(3, np.float32), num_samples=samples, record=1)
+            jax.block_until_ready(result.x)
+            return time.process_time() - began
+
+        job(1000)  # compile
+        spent.append(min(job(21_000) for _ in range(3)) - min(job(1000) for _ in range(3)))
+    assert spent[1] < 20 * spent[0]
+
+
 def test_what_is_refused():
     series, x0 = ed.SeriesSource(DATA), np.zeros(3)
     method = ed.rdpp(np.ones(STATES)).bind(PROBLEM)
@@ -218,29 +310,6 @@ def test_what_is_refused():
     for call, message in refused:
         with pytest.raises(ValueError, match=message):
             call()
-
-
-def test_auto_chooses_and_says_why():
-    chain = ed.MarkovChain(0.7 * np.eye(3) + 0.1)
-    few, one = np.arange(3.0)[:, None], ed.SeriesSource(np.arange(9.0)[:, None])
-    markov, iid = ed.MarkovSource(chain, few), ed.IIDSource(np.ones((200_000, 1)))
-    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.5, ed.Ball(1.0))
-    for source, samples, name, word in [
-        (markov, None, "RDPP", "3 states"),
-        (markov, 20, "WDPP", "in 20 samples"),
-        (iid, None, "DPP-t", "200,000 states are too many"),
-        (one, None, "WDPP", "series"),
-        (ed.Zip(one, markov), None, "EDPP-t", f"mixes in {chain.mixing_time()}"),
-        (ed.Zip(one, ed.IIDSource(few)), None, "DPP-t", "independent"),
-        (ed.Zip(one, one), None, "ADPP", "nothing is known"),
-    ]:
-        chosen = ed.auto(problem, source, samples)
-        assert chosen.name == name
-        assert chosen.reason.startswith(f"{name}, because ")
-        assert word in chosen.reason
-        assert chosen.reason.endswith(".")
-    with pytest.raises(TypeError, match="source must be of type Source, got list"):
-        ed.auto(problem, [])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", [-1, 3, 99])

@@ -5,22 +5,42 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
+import numpy as np
+
 from ergodrift import check
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, rdpp, wdpp
+from ergodrift.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.source import IIDSource, MarkovSource, Source, Zip
+from ergodrift.trust.along import path_values
+from ergodrift.trust.autocorrelation import LEAST
+from ergodrift.trust.relaxation import relaxation
 
 MOST_STATES = 100_000  # above, remembering every state costs more memory than one would spend unasked
+MOST_BYTES = 2**30  # the same, where the size of a point is known
 VISITS = 10  # samples a state, on average, from which remembering pays
+DENSE_STATES = 2000  # chains up to this size have their mixing time computed in a moment
+COLUMNS, NEEDED = 8, 20  # numbers of a sample looked at, and mixing times that a series must hold to tell them
+INDEPENDENT, SLOW, LONG = 1.5, 10, 100  # mixing times, and samples in them, between which algorithms change places
 
 
-def auto(problem: Problem, source: Source, num_samples: int | None = None) -> Algorithm:
+def auto(
+    problem: Problem, source: Source, num_samples: int | None = None, *, x0: Any = None, seeds: int = 1
+) -> Algorithm:
     """The algorithm for this source; its `reason` says why in one sentence.
+
+    States that come back and fit into memory are remembered (RDPP). Else the mixing time decides, which a chain tells
+    and a series is asked for: samples that are next to independent take DPP-t; dependent ones EDPP-t with the mixing
+    time, unless there are enough of them for WDPP to be as good without.
 
     Args:
         problem: loss, constraints and domain.
-        source: where samples come from. States that come back are remembered; else the mixing decides.
+        source: where samples come from.
         num_samples: how many samples there will be, where that is known.
+        x0: a point of the domain. With it, the memory that states would take is known, and a series is asked through
+            its losses and constraints at x0 and not through its plain numbers.
+        seeds: how many will run side by side, each with a memory of its own.
 
     >>> import numpy as np, ergodrift as ed
     >>> problem = ed.Problem(lambda x, xi: ((x - xi) ** 2).sum(), lambda x, xi: x - 0.5, ed.Ball(1.0))
@@ -32,18 +52,64 @@ def auto(problem: Problem, source: Source, num_samples: int | None = None) -> Al
             raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
     if num_samples is not None:
         num_samples = check.integer("num_samples", num_samples, at_least=1)
+    seeds = check.integer("seeds", seeds, at_least=1)
+    x0 = None if x0 is None else checked_point(problem.geometry, x0)
     if isinstance(source, Zip):
         return _for_pair(source)
-    law = source.state_law
-    if law is None:
-        return _because(wdpp(), "a series shows each sample once and does not say how fast it mixes")
-    count = f"{len(law):,}"
-    if len(law) <= MOST_STATES and (num_samples is None or num_samples >= VISITS * len(law)):
-        return _because(rdpp(), f"the {count} states come back and are told apart, so that each can be remembered")
-    short = f"{count} states are too many to remember" + ("" if num_samples is None else f" in {num_samples:,} samples")
+    if source.state_law is None:
+        return _for_series(problem, source, num_samples, x0)
+    count = len(source.state_law)
+    size = _bytes(problem, source, x0, seeds)
+    if size > MOST_BYTES if size else count > MOST_STATES:
+        short = f"{count:,} states are too many to remember" + (f" ({size / 2**30:.1f} GiB)" if size else "")
+    elif num_samples is not None and num_samples < VISITS * count:
+        short = f"{count:,} states are too many to remember in {num_samples:,} samples"
+    else:
+        return _because(rdpp(), f"the {count:,} states come back and are told apart, so that each can be remembered")
     if isinstance(source, IIDSource):
         return _because(dpp(), f"{short} and the samples are independent")
+    if isinstance(source, MarkovSource) and count <= DENSE_STATES:
+        return _by_mixing(float(source.chain.mixing_time()), num_samples, f"{short} and the chain mixes in")
     return _because(wdpp(), short)
+
+
+def _bytes(problem: Problem, source: Source, x0: Any, seeds: int) -> int | None:
+    """What the memory of all states takes for all seeds; None where the size of a point is not known."""
+    if x0 is None or source.state_law is None:
+        return None
+    leaves, rows = jax.tree.leaves(x0), problem.rows(source.example)
+    planes = (1 + problem.check(x0, source.example)) * (1 + sum(leaf.size for leaf in leaves))
+    return seeds * len(source.state_law) * (planes if rows is None else rows + 1) * leaves[0].dtype.itemsize
+
+
+def _for_series(problem: Problem, source: Source, num_samples: int | None, x0: Any) -> Algorithm:
+    """A series shows each sample once; whether its samples depend on each other is asked of the data."""
+    count = min(num_samples or 2**31, source.length or 2**31)
+    if count < LEAST:
+        return _because(wdpp(), f"{count} samples of a series are too few to tell how they depend on each other")
+    if x0 is None:
+        columns = np.concatenate(
+            [np.asarray(leaf)[:count].reshape(count, -1) for leaf in jax.tree.leaves(source.loss_law.points)], axis=1
+        )
+        columns = columns[:, np.linspace(0, columns.shape[1] - 1, min(COLUMNS, columns.shape[1])).astype(int)]
+    else:
+        losses, constraints = path_values(problem, source, x0, np.arange(count))
+        columns = np.column_stack([losses, constraints])
+    moving = columns[:, np.ptp(columns, axis=0) > 0].astype(float)
+    tau = max((relaxation(column).tau for column in moving.T), default=1.0)
+    if count < NEEDED * tau:
+        return _because(wdpp(), f"the series stays correlated for about {tau:,.0f} of its {count:,} samples")
+    return _by_mixing(tau, count, "the series behaves like a mixing time of")
+
+
+def _by_mixing(tau: float, num_samples: int | None, words: str) -> Algorithm:
+    """By the mixing time, and how many of it there will be; docs/memory.md has the tables this rests on."""
+    words = f"{words} {tau:,.3g}"
+    if tau < INDEPENDENT:
+        return _because(dpp(), f"{words}, next to independent samples")
+    if tau >= SLOW and num_samples is not None and num_samples >= LONG * tau:
+        return _because(wdpp(), f"{words}, and {num_samples:,} samples are enough to do without it")
+    return _because(edpp(tau), words)
 
 
 def _for_pair(source: Zip) -> Algorithm:

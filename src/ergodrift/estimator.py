@@ -27,6 +27,11 @@ class Estimator(Protocol):
         """Whether it must be told which state a sample came from, in `Feedback.state`."""
         ...
 
+    @property
+    def needs_factors(self) -> bool:
+        """Whether it must be told what a gradient is made of, in `Feedback.factors`."""
+        ...
+
     def observe(self, window: Any, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Any, Feedback, Any]:
         """The next window, the round's feedback, and whether the round (t are finished before it) is complete.
 
@@ -42,25 +47,20 @@ class Estimator(Protocol):
         """The window with what the next `count` samples will need drawn beforehand (t rounds are finished)."""
         ...
 
-    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None) -> Any:
+    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None, num_rows: int | None = None) -> Any:
         """The estimator for a run of so many samples, and of so many rounds where they are known.
 
-        `law` is the stationary law of the states, where they are finitely many and told apart.
+        `law` is the stationary law of the states, where they are finitely many and told apart; `num_rows` what
+        `Problem.rows` says.
         """
         ...
 
 
-@tree.module()
-class SingleSample:
-    """Each sample is a round."""
+class EachSample:
+    """What estimators share for which each sample is a round."""
 
     needs_state = False
-
-    def init(self, zero: Feedback, levels: Any) -> Any:
-        return ()
-
-    def observe(self, window: Any, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Any, Feedback, Any]:
-        return window, feedback, True
+    needs_factors = False
 
     def pending(self, window: Any) -> Any:
         return 0
@@ -68,10 +68,21 @@ class SingleSample:
     def stock(self, window: Any, t: jax.Array, count: int) -> Any:
         return window
 
-    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None) -> SingleSample:
+    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None, num_rows: int | None = None) -> Any:
         if num_rounds is not None:
             raise ValueError("levels were given, but each round of this algorithm is one sample; only MLMC has levels")
         return self
+
+
+@tree.module()
+class SingleSample(EachSample):
+    """Each sample is a round, as it is."""
+
+    def init(self, zero: Feedback, levels: Any) -> Any:
+        return ()
+
+    def observe(self, window: Any, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Any, Feedback, Any]:
+        return window, feedback, True
 
 
 class Stock(NamedTuple):
@@ -111,6 +122,7 @@ class MultiLevel:
 
     max_level: Any
     needs_state = False
+    needs_factors = False
 
     @staticmethod
     def with_cap(cap: int | None) -> MultiLevel:
@@ -148,7 +160,9 @@ class MultiLevel:
         drawn = jax.vmap(lambda ahead: level_of(origin, t + ahead))(jnp.arange(count + 1, dtype=jnp.int32))
         return window._replace(levels=Stock(origin, t, drawn))
 
-    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None) -> MultiLevel:
+    def for_run(
+        self, num_samples: int, num_rounds: int | None, law: Any = None, num_rows: int | None = None
+    ) -> MultiLevel:
         """cap = T^2 needs T: the rounds that levels are given for, or the most that fit into the samples on average."""
         if self.max_level is not None:
             return self
@@ -163,6 +177,14 @@ class MultiLevel:
         size = jnp.where(level <= 30, jnp.left_shift(1, jnp.minimum(level, 30)), NEVER)
         length = jnp.where(level <= self.max_level, size, 1)
         return jnp.where(level == 0, NEVER, length).astype(jnp.int32)
+
+
+def shifted(feedback: Feedback, step: Any) -> Feedback:
+    """What the tangent planes of a feedback say one step further: loss + grad . step, constraints + jac . step."""
+    loss = feedback.loss + tree.total(jax.tree.map(jnp.multiply, feedback.loss_grad, step))
+    return feedback._replace(
+        loss=loss, constraints=feedback.constraints + tree.pushforward(feedback.constraint_jac, step)
+    )
 
 
 def _checked_levels(levels: Any) -> Any:

@@ -16,8 +16,8 @@ from ergodrift.geometry import Geometry
 from ergodrift.problem import Problem
 from ergodrift.types import Feedback
 
-FACTORS = 32  # rows are filled up to a multiple of this
-GROUP = 4  # rows that a thread of a GPU takes together; divides FACTORS
+FACTORS = 32  # where there are as many rows, they are filled up to a multiple of this
+GROUP = 4  # rows that a thread of a GPU takes together
 DEEPEST = {np.dtype(np.float32): -20, np.dtype(np.float64): -40}  # where a margin m has log(1 + exp(-m)) = -m
 FEW = 8  # features up to which products with x are written out on a GPU
 
@@ -33,6 +33,10 @@ class Dense(NamedTuple):
 
     columns: Any  # (d, n)
 
+    @property
+    def num_rows(self) -> int:
+        return self.columns.shape[-1]
+
     def margins(self, x: Any) -> Any:
         return x @ self.columns
 
@@ -46,6 +50,10 @@ class Sparse(NamedTuple):
 
     indices: Any  # (n, width)
     values: Any  # (n, width)
+
+    @property
+    def num_rows(self) -> int:
+        return self.values.shape[-2]
 
     def margins(self, x: Any) -> Any:
         return jnp.sum(self.values * x[self.indices], axis=1)
@@ -76,6 +84,20 @@ class Rows(NamedTuple):
     def margins(self, x: Any) -> Any:
         margins = self.features.margins(x)
         return margins if self.offsets is None else margins + self.offsets
+
+
+class Factors(NamedTuple):
+    """What a state's loss is made of at x: its gradient is `features.gather(slopes)`.
+
+    Attributes:
+        features: a_i of the state.
+        slopes: (n,) link'(a_i . x + b_i) / count, zero or not where rows were added.
+        loss: what the tangent of the loss at x is worth at 0.
+    """
+
+    features: Any
+    slopes: Any
+    loss: Any
 
 
 @tree.module("loss", "constraints", "link")
@@ -139,7 +161,8 @@ class LinearModel(Problem):
         if len({part.shape[1] for part in parts}) > 1:
             raise ValueError(f"features must have as many columns in every state, got {[p.shape for p in parts]}")
         counts = np.array([part.shape[0] for part in parts])
-        dim, most = parts[0].shape[1], -(-counts.max() // FACTORS) * FACTORS
+        dim, most = parts[0].shape[1], int(counts.max())
+        most += -most % FACTORS if most > FACTORS else 0
 
         def padded(name: str, columns: Any) -> np.ndarray:
             if len(columns) != states or any(np.shape(c) != (n,) for c, n in zip(columns, counts, strict=True)):
@@ -170,18 +193,38 @@ class LinearModel(Problem):
     def feedback(self, x: Any, xi: Rows) -> Feedback:
         """What `Problem.feedback` gives, in one pass over the rows."""
 
-        def in_lanes(x: Any, xi: Rows) -> tuple[Any, Any]:
-            total, slopes = total_and_slopes(self.link, xi.margins(x))
-            return total, xi.features.gather(slopes, x)
+        def in_lanes(x: Any, xi: Rows) -> Feedback:
+            return self.factored(x, xi)._replace(factors=None)
 
-        plain = self.link is LINKS["logistic"] and isinstance(xi.features, Dense) and xi.offsets is None
-        in_groups = logistic_in_groups if plain and len(x) <= FEW and x.dtype in DEEPEST else in_lanes
-        total, gathered = jax.lax.platform_dependent(x, xi, cpu=in_lanes, default=in_groups)
+        def in_groups(x: Any, xi: Rows) -> Feedback:
+            return self._assembled(x, xi, *logistic_in_groups(x, xi))
+
+        if self.link is not LINKS["logistic"] or not groupable(x, xi):
+            return in_lanes(x, xi)
+        return jax.lax.platform_dependent(x, xi, cpu=in_lanes, default=in_groups)
+
+    @jax.jit
+    def factored(self, x: Any, xi: Rows) -> Feedback:
+        """The feedback with its `Factors`: for linear constraints, all that changes from visit to visit of a state."""
+        margins = xi.features.margins(x)
+        total, slopes = total_and_slopes(self.link, margins if xi.offsets is None else margins + xi.offsets)
+        feedback, each = self._assembled(x, xi, total, xi.features.gather(slopes, x)), slopes / xi.count
+        return feedback._replace(factors=Factors(xi.features, each, feedback.loss - jnp.sum(each * margins)))
+
+    def _assembled(self, x: Any, xi: Rows, total: Any, gathered: Any) -> Feedback:
+        """Feedback from the sum of the losses over all rows, those of zeros too, and from its gradient."""
         loss, loss_grad = (total - _surplus(self.link, xi, x)) / xi.count, gathered / xi.count
         if self.constraints is half_spaces:
             return Feedback(loss, loss_grad, half_spaces(x, xi), xi.normals)
         plain = Problem.feedback(self, x, xi)  # what is not used of it is not computed
         return Feedback(loss, loss_grad, plain.constraints, plain.constraint_jac)
+
+    def rows(self, xi: Rows) -> int | None:
+        """Of a state, where one number each (and one more) are fewer than its tangent planes; else None."""
+        if self.constraints is not half_spaces or not isinstance(xi, Rows):
+            return None
+        n, (k, d) = xi.features.num_rows, np.shape(xi.normals)
+        return n if n + 1 < (1 + k) * (1 + d) else None
 
 
 class _MeanLink:
@@ -218,9 +261,16 @@ def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any
     decay, missed = jnp.exp(-jnp.abs(margins)), margins < 0
     slopes = -jnp.where(missed, 1, decay) / (1 + decay)
     # Sums of log(1 + decay) as logarithms of products of 32 factors between 1 and 2: far fewer logarithms.
-    logs = jnp.log(jnp.prod((1 + decay).reshape(FACTORS, -1), axis=0))
-    deep = jnp.sum(jnp.where(missed, margins, 0).reshape(FACTORS, -1), axis=0)
+    factors = min(FACTORS, margins.size)
+    logs = jnp.log(jnp.prod((1 + decay).reshape(factors, -1), axis=0))
+    deep = jnp.sum(jnp.where(missed, margins, 0).reshape(factors, -1), axis=0)
     return jnp.sum(logs - deep), slopes
+
+
+def groupable(x: Any, xi: Rows) -> bool:
+    """Whether `logistic_in_groups` can go over these rows."""
+    dense = isinstance(xi.features, Dense) and xi.offsets is None and x.dtype in DEEPEST
+    return dense and len(x) <= FEW and xi.features.columns.shape[1] % GROUP == 0
 
 
 def logistic_in_groups(x: Any, xi: Rows) -> tuple[Any, Any]:

@@ -78,8 +78,9 @@ def start(setup: Setup, x0: Any, num_constraints: int, seeds: Any, levels: Any) 
         state = setup.method.init(x0, num_constraints, levels)
         sampler = setup.stream.sampler.start(seed)
         indices = _blank(jax.eval_shape(setup.stream.sampler.block, sampler, jnp.int32(0))[1])
-        zero = zero_feedback(x0, num_constraints)._replace(state=jnp.int32(0))
-        weights = _blank(jax.eval_shape(setup.method.step, state, zero)[1].weights)
+        zero, method = zero_feedback(x0, num_constraints), tree.cast(setup.method, tree.dtype(x0))
+        sizes = method.sizes(zero._replace(age=zero.loss))
+        weights = _blank(jax.eval_shape(method.schedule.weights, state.schedule, state.t, sizes)[1])
         weight = setup.average.weight(state.t, tree.dtype(x0))
         sums = Sums(zero.loss_grad, None if weight is None else jnp.zeros_like(weight), zero.loss, zero.constraints)
         state = state._replace(window=setup.method.estimator.stock(state.window, state.t, BLOCK))
@@ -94,9 +95,10 @@ def _blank(shapes: Any) -> Any:
 
 def feedback_at(setup: Setup, x: Any, indices: Any, at: Any) -> Feedback:
     """What the sample at place `at` of the indices says at x; to an estimator that needs it, also which one it is."""
-    index = setup.stream.at(indices, at)
-    feedback = setup.problem.feedback(x, setup.stream.xi(index))
-    return feedback._replace(state=index) if setup.method.estimator.needs_state else feedback
+    index, estimator = setup.stream.at(indices, at), setup.method.estimator
+    ask: Any = setup.problem.factored if estimator.needs_factors else setup.problem.feedback
+    feedback = ask(x, setup.stream.xi(index))
+    return feedback._replace(state=index) if estimator.needs_state else feedback
 
 
 def take_sample(setup: Setup, carry: Carry, position: Any) -> Carry:

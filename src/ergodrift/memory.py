@@ -14,39 +14,54 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ergodrift import tree
+from ergodrift.estimator import EachSample, shifted
 from ergodrift.geometry import Geometry
 from ergodrift.types import Feedback, Sizes, Weights
 
 UNSEEN = 4.0  # a state never seen counts as so many times older than the run: of it not even an old gradient is known
 
 
+class Entry(NamedTuple):
+    """What is kept of one state; all 0 before its first visit.
+
+    Attributes:
+        planes: the tangent planes that its last feedback gives, which are gradients and what the tangents are worth at
+            x = 0, in one vector; for a linear model, what changes in them: a number a row, and the loss's value at 0.
+        seen: int32, the number of the sample that last came from it, from 1.
+        visits: int32, how often it came, where the law is estimated from that; else None.
+    """
+
+    planes: Any
+    seen: Any
+    visits: Any
+
+
 class Notes(NamedTuple):
     """What is remembered.
 
-    A state's row is the tangent plane that its last feedback gives: the gradients of the loss and the constraints, and
-    what the tangents are worth at x = 0. An average of planes is a plane, whatever the points they touch at.
-
     Attributes:
-        rows: (S, 1 + d + n + n d) the plane of each state, 0 before its first visit.
-        seen: (S,) int32, the number of the sample that last came from it, from 1; 0 before its first visit.
-        visits: (S,) int32 how often it came, where the law is estimated from that; else None.
-        average: the weighted average of the rows, as a compensated sum.
+        entries: one for each state, along a leading axis, as they were before the latest sample.
+        state: which state the latest sample came from.
+        latest: the planes and visits that it has since. They are put in when the next sample comes: the table is then
+            written to before it is read, so that it can stay where it is in memory; read first, it would be copied.
+        average: the weighted average of the planes, as a compensated sum. An average of planes is a plane, whatever the
+            points they touch at.
         mass: the weight of the states seen so far; by visits, their share of all states.
         left: how many states with a weight have not been seen; at 0 the mass is 1, whatever rounding made of its sum.
         age: how many samples ago the states seen so far were last seen, on average under the weights.
     """
 
-    rows: Any
-    seen: Any
-    visits: Any
+    entries: Any
+    state: Any
+    latest: Any
     average: Any
     mass: Any
     left: Any
     age: Any
 
 
-@tree.module("num_states", "by_visits")
-class Memory:
+@tree.module("num_states", "by_visits", "num_rows")
+class Memory(EachSample):
     """Each sample is a round, whose feedback is the law's average of the last tangent planes of all states seen so far.
 
     f̂_t(x) = sum_s w_s [f_s(y_s) + df_s(y_s).(x - y_s)], where y_s is the point at which state s was last seen, and the
@@ -58,93 +73,105 @@ class Memory:
         law: w, (S,), summing to one: the stationary law or another target.
         num_states: S. Where it is None, `run` takes it and the law from its source.
         by_visits: whether weights are the shares of visits so far, instead of a law.
+        num_rows: for a linear model, the rows of a state: one number a row is then kept in the place of the planes. The
+            state's rows, which come back with it, make a gradient of them, and its constraints never change.
     """
 
     law: Any = None
     num_states: int | None = None
     by_visits: bool = False
+    num_rows: int | None = None
 
     needs_state = True
 
-    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None) -> Memory:
-        if num_rounds is not None:
-            raise ValueError("levels were given, but each round of this algorithm is one sample; only MLMC has levels")
+    @property
+    def needs_factors(self) -> bool:
+        return self.num_rows is not None
+
+    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None, num_rows: int | None = None) -> Memory:
+        super().for_run(num_samples, num_rounds)
         if law is None:
             raise ValueError(
                 "this algorithm remembers every state, but the source has none that come back (a series, or a Zip); "
                 "use wdpp() instead"
             )
-        count = len(law)
-        if self.num_states is None:
-            return Memory(None if self.by_visits else np.asarray(law), count, self.by_visits)
-        if self.num_states != count:
-            raise ValueError(f"the law is over {self.num_states} states, but the source has {count}")
-        return self
+        if self.num_states not in (None, len(law)):
+            raise ValueError(f"the law is over {self.num_states} states, but the source has {len(law)}")
+        known = np.asarray(law) if self.law is None and not self.by_visits else self.law
+        return Memory(known, len(law), self.by_visits, num_rows)
 
     def init(self, zero: Feedback, levels: Any) -> Notes:
         if self.num_states is None:
             raise ValueError("the number of states is not known: pass law=..., or law='visits' with num_states=...")
-        empty, seen = _plane(zero, zero.loss_grad), jnp.zeros(self.num_states, jnp.int32)
-        none = jnp.zeros_like(zero.loss)
+        none, never = zero.loss, jnp.int32(0)
+        planes = ravel_pytree(zero)[0]
+        kept = planes if self.num_rows is None else jnp.zeros(self.num_rows + 1, none.dtype)
+        entry = Entry(kept, never, never if self.by_visits else None)
+        weighty = self.num_states if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0)
         return Notes(
-            rows=jnp.zeros((self.num_states, empty.size), empty.dtype),
-            seen=seen,
-            visits=seen if self.by_visits else None,
-            average=tree.compensated(empty),
+            entries=jax.tree.map(lambda leaf: jnp.zeros((self.num_states, *leaf.shape), leaf.dtype), entry),
+            state=never,
+            latest=entry._replace(seen=None),
+            average=tree.compensated(planes),
             mass=none,
-            left=jnp.asarray(self.num_states if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0), jnp.int32),
+            left=jnp.asarray(weighty, jnp.int32),
             age=none,
         )
 
     def observe(self, window: Notes, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Notes, Feedback, Any]:
-        if feedback.state is None:
-            raise ValueError(
-                "feedback.state is missing: this method remembers states; use feedback._replace(state=...)"
-            )
-        state, now = jnp.asarray(feedback.state, jnp.int32), t + 1
-        # A state that does not exist would be taken for another: a NaN shows, and run says where.
-        known = (state >= 0) & (state < window.seen.shape[0])
-        new = jnp.where(known, _plane(feedback, x), jnp.nan)
-        old, seen = _at(window.rows, state), _at(window.seen, state)
-        waited, first = (now - seen).astype(new.dtype), seen == 0
-        if self.by_visits:
-            notes = self._by_visits(window, state, t, new, old, waited, first)
-        else:
-            notes = self._by_law(window, state, new, old, waited, first)
-        notes = notes._replace(rows=_put(window.rows, state, new), seen=_put(window.seen, state, now))
-        # Shares of visits sum to one as they are; a law's weights do once all states are seen.
-        share = 1 if self.by_visits else jnp.where(notes.mass > 0, notes.mass, 1)
-        plane = tree.add(*notes.average) / share
-        unseen = jnp.maximum(1 - notes.mass, 0) * now.astype(new.dtype)
-        return notes, _value(plane, feedback, x)._replace(age=notes.age + UNSEEN * unseen), True
+        for name in ["state", "factors"][: 1 + self.needs_factors]:
+            if getattr(feedback, name) is None:
+                how = "feedback._replace(state=...)" if name == "state" else "model.factored in the place of feedback"
+                raise ValueError(f"feedback.{name} is missing: this method remembers states; use {how}")
+        state, factors, kind = jnp.asarray(feedback.state, jnp.int32), feedback.factors, feedback.loss.dtype
+        latest = window.latest._replace(seen=t)
+        entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, latest)
+        entry = jax.tree.map(lambda table: _at(table, state), entries)
+        notes, fresh, stale = self._weighed(window, entry, state, t)
 
-    def _by_law(self, notes: Notes, state: Any, new: Any, old: Any, waited: Any, first: Any) -> Notes:
-        """Known weights: all ages grow by one, and the visited state's goes back to 0."""
-        weight = _at(self.law, state)
+        here = shifted(feedback._replace(state=None, factors=None), tree.scale(x, -1))
+        planes, as_feedback = ravel_pytree(here)
+        new, old = jnp.append(factors.slopes, factors.loss) if self.needs_factors else planes, entry.planes
         # w (new - old), not w new - w old: with a fused multiply-add the latter would not cancel where new = old.
-        average = tree.compensated_add(notes.average, weight * (new - old))
-        age = jnp.maximum(notes.age + notes.mass - jnp.where(first, 0, weight * waited), 0)
-        return _met(notes._replace(average=average, age=age), first, weight)
+        term = fresh * (new - old)
+        if stale is not None:
+            term += stale * old
+        if self.needs_factors:
+            fixed = jnp.where(entry.seen == 0, fresh, 0 if stale is None else stale)
+            grad, jac = factors.features.gather(term[:-1], x), tree.scale(here.constraint_jac, fixed)
+            term = ravel_pytree(Feedback(term[-1], grad, fixed * here.constraints, jac))[0]
+        if stale is not None:
+            term -= stale * window.average[0]
+        average = tree.running_add(window.average, term)
+        latest = Entry(new, None, None if entry.visits is None else entry.visits + 1)
+        notes = notes._replace(entries=entries, state=state, latest=latest, average=average)
 
-    def _by_visits(self, notes: Notes, state: Any, t: jax.Array, new: Any, old: Any, waited: Any, first: Any) -> Notes:
-        """Weights are shares of the samples so far; what is unseen has, for all one knows, its share of the states."""
-        kind = new.dtype
-        before, count = t.astype(kind), _at(notes.visits, state)
-        times = count.astype(kind)
-        term = ((times + 1) * (new - old) + (old - tree.add(*notes.average))) / (before + 1)
-        aged = jnp.where(first, 0, times * waited)
-        notes = notes._replace(
-            visits=_put(notes.visits, state, count + 1),
-            average=tree.compensated_add(notes.average, term),
-            age=jnp.maximum(notes.age + (before - aged - notes.age) / (before + 1), 0),
-        )
-        return _met(notes, first, jnp.asarray(1 / notes.seen.shape[0], kind))
+        # Shares of visits sum to one as they are; a law's weights do once all states are seen.
+        share = 1 if self.by_visits else 1 / jnp.where(notes.mass > 0, notes.mass, 1)
+        unseen = jnp.maximum(1 - notes.mass, 0) * (t + 1).astype(kind)
+        mean = as_feedback(average[0] * share)
+        return notes, shifted(mean, x)._replace(age=notes.age + UNSEEN * unseen), True
 
-    def pending(self, window: Notes) -> Any:
-        return 0
+    def _weighed(self, notes: Notes, entry: Entry, state: Any, t: jax.Array) -> tuple[Notes, Any, Any]:
+        """The notes with this visit counted, and how much of (new plane - old plane) comes into the average.
 
-    def stock(self, window: Notes, t: jax.Array, count: int) -> Notes:
-        return window
+        By visits, the average of t samples becomes one of t + 1: the old plane comes in as well, and the average goes
+        out, in this last share.
+        """
+        kind = notes.age.dtype
+        waited, first = (t + 1 - entry.seen).astype(kind), entry.seen == 0
+        # A state that does not exist would be taken for another: a NaN shows, and run says where.
+        known = (state >= 0) & (state < self.num_states)
+        if not self.by_visits:
+            weight = jnp.where(known, _at(self.law, state), jnp.nan)
+            # All ages grow by one, and the visited state's goes back to 0.
+            age = notes.age + notes.mass - jnp.where(first, 0, weight * waited)
+            return _met(notes, age, first, weight), weight, None
+        before, times = t.astype(kind), entry.visits.astype(kind)
+        part = jnp.where(known, 1, jnp.nan) / (before + 1)
+        age = notes.age + (before - jnp.where(first, 0, times * waited) - notes.age) * part
+        # What is unseen has, for all one knows, its share of the states.
+        return _met(notes, age, first, jnp.asarray(1 / self.num_states, kind)), (times + 1) * part, part
 
 
 @tree.module()
@@ -169,10 +196,11 @@ class Aging:
         return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(self.caution * sizes.age)))
 
 
-def _met(notes: Notes, first: Any, weight: Any) -> Notes:
-    """The notes once a state of this weight has been seen."""
+def _met(notes: Notes, age: Any, first: Any, weight: Any) -> Notes:
+    """The notes once a state of this weight has been seen, and the age of all."""
     left = notes.left - (first & (weight > 0)).astype(jnp.int32)
-    return notes._replace(left=left, mass=jnp.where(left == 0, 1, notes.mass + jnp.where(first, weight, 0)))
+    mass = jnp.where(left == 0, 1, notes.mass + jnp.where(first, weight, 0))
+    return notes._replace(left=left, mass=mass, age=jnp.maximum(age, 0))
 
 
 def _at(array: Any, index: Any) -> Any:
@@ -181,30 +209,3 @@ def _at(array: Any, index: Any) -> Any:
 
 def _put(array: Any, index: Any, row: Any) -> Any:
     return jax.lax.dynamic_update_index_in_dim(array, row, index, 0)
-
-
-def _slopes(feedback: Feedback) -> tuple[Any, Any]:
-    """Gradient (d,) and Jacobian (n, d), with x as one long vector."""
-    count = feedback.constraints.shape[0]
-    flat = [leaf.reshape(count, -1) for leaf in jax.tree.leaves(feedback.constraint_jac)]
-    return ravel_pytree(feedback.loss_grad)[0], jnp.concatenate(flat, axis=1)
-
-
-def _plane(feedback: Feedback, x: Any) -> Any:
-    """The tangent planes of loss and constraints in one vector: slopes, then values at x = 0."""
-    grad, jac = _slopes(feedback)
-    flat = ravel_pytree(x)[0]
-    loss = feedback.loss - jnp.sum(grad * flat)
-    constraints = feedback.constraints - jnp.sum(jac * flat, axis=1)
-    return jnp.concatenate([grad, jac.ravel(), loss[None], constraints])
-
-
-def _value(plane: Any, like: Feedback, x: Any) -> Feedback:
-    """The feedback that a plane gives at x."""
-    n = like.constraints.shape[0]
-    flat, unravel = ravel_pytree(x)
-    d = flat.size
-    grad, jac = plane[:d], plane[d : d + n * d].reshape(n, d)
-    loss = plane[d + n * d] + jnp.sum(grad * flat)
-    constraints = plane[d + n * d + 1 :] + jnp.sum(jac * flat, axis=1)
-    return Feedback(loss, unravel(grad), constraints, jax.vmap(unravel)(jac))

@@ -47,6 +47,10 @@ class Problem:
         constraints, constraint_jac = value_and_jacobian(lambda y: self.constraints(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
 
+    def rows(self, xi: Any) -> int | None:
+        """How many numbers stand for all that a visit to a sample's state changes; None where its feedback must."""
+        return None
+
     def check(self, x: Any, xi: Any) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""
         self.geometry.check(x)

@@ -97,7 +97,8 @@ def run(
     given = levels
     if levels is not None:
         levels = _levels(levels, len(keys))
-    estimator = algorithm.estimator.for_run(num_samples, None if levels is None else levels.shape[1], source.state_law)
+    num_rounds = None if levels is None else levels.shape[1]
+    estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.state_law, problem.rows(source.example))
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
     if paths is None:
         starts = jax.vmap(source.start)(path_keys(keys))

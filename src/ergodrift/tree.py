@@ -137,3 +137,19 @@ def compensated_add(acc: tuple[T, T], term: T) -> tuple[T, T]:
         return jnp.where(jnp.abs(a) >= jnp.abs(b), (a - s) + b, (b - s) + a)
 
     return new, add(lost, jax.tree.map(error, total, term, new))
+
+
+def running_add(acc: tuple[T, T], term: T) -> tuple[T, T]:
+    """The same for a sum that is used after every term: what rounding has lost goes in with the next one.
+
+    So the sum alone is right to a rounding or two, and its error is found aside (Knuth's two-sum, without a branch).
+    """
+    total, lost = acc
+    term = add(term, lost)
+    new = add(total, term)
+
+    def error(a: jax.Array, b: jax.Array, s: jax.Array) -> jax.Array:
+        part = s - a
+        return (a - (s - part)) + (b - part)
+
+    return new, jax.tree.map(error, total, term, new)

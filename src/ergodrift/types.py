@@ -17,6 +17,7 @@ class Feedback(NamedTuple):
         constraint_jac: the gradients of g_t at x_t, with the structure of x and a leading axis n.
         state: which state (agent, regime, row) the sample came from, for methods that remember; None where unknown.
         age: of a round's feedback, how many samples ago its parts were seen on average; None where all is fresh.
+        factors: what the gradient is made of (`linear.Factors`), for methods that remember that; None elsewhere.
     """
 
     loss: Any
@@ -25,6 +26,7 @@ class Feedback(NamedTuple):
     constraint_jac: Any
     state: Any = None
     age: Any = None
+    factors: Any = None
 
 
 class Sizes(NamedTuple):

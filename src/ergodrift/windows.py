@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ergodrift import tree
+from ergodrift.estimator import EachSample, shifted
 from ergodrift.geometry import Geometry
 from ergodrift.types import Feedback, Sizes, Weights
 
 
-class Tangents(NamedTuple):
-    """Tangent planes of the constraints: their gradients, and what the tangents are worth at x = 0."""
-
-    jac: Any
-    offset: Any
-
-
 @tree.module()
-class GrowingWindow:
+class GrowingWindow(EachSample):
     """Each sample is a round: the loss as the sample shows it, the constraints as the latest samples do on average.
 
     ĝ_t(x) = sum_{s <= t} w_s [g_s(x_s) + dg_s(x_s).(x - x_s)] with w_s close to (s / t)^(k-1) k / t: most of the weight
@@ -33,31 +27,18 @@ class GrowingWindow:
 
     decay: Any = 50
 
-    needs_state = False
-
     def init(self, zero: Feedback, levels: Any) -> Any:
-        return tree.compensated(Tangents(zero.constraint_jac, zero.constraints))
+        return tree.compensated((zero.constraints, zero.constraint_jac))
 
     def observe(self, window: Any, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Any, Feedback, Any]:
-        jac = feedback.constraint_jac
-        tangents = Tangents(jac, feedback.constraints - tree.pushforward(jac, x))
+        here = shifted(feedback, tree.scale(x, -1))  # tangent planes by what they are worth at x = 0
         # Polynomial-decay averaging (Shamir and Zhang 2013): mean_t = mean_{t-1} + k / (t + k - 1) (new - mean_{t-1}).
         rate = self.decay / (t.astype(feedback.loss.dtype) + self.decay)
-        window = tree.compensated_add(window, tree.scale(tree.subtract(tangents, tree.add(*window)), rate))
-        mean = tree.add(*window)
-        constraints = mean.offset + tree.pushforward(mean.jac, x)
-        return window, feedback._replace(constraints=constraints, constraint_jac=mean.jac), True
-
-    def pending(self, window: Any) -> Any:
-        return 0
-
-    def stock(self, window: Any, t: jax.Array, count: int) -> Any:
-        return window
-
-    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None) -> GrowingWindow:
-        if num_rounds is not None:
-            raise ValueError("levels were given, but each round of this algorithm is one sample; only MLMC has levels")
-        return self
+        change = tree.subtract((here.constraints, here.constraint_jac), window[0])
+        window = tree.running_add(window, tree.scale(change, rate))
+        constraints, jac = window[0]
+        mean = shifted(here._replace(constraints=constraints, constraint_jac=jac), x)
+        return window, mean._replace(loss=feedback.loss), True
 
 
 @tree.module()

@@ -1,7 +1,7 @@
 """Beyond the paper: RDPP and WDPP beside the paper's algorithms, all on the same fresh paths.
 
-Tables of the paper's designs, networks of 50 agents, mixing times from 1 to 10,000 at 300 tau samples each, and of what
-was tried with other constants.
+Tables of the paper's designs, networks of 50 agents, mixing times from 1 to 10,000 at 300 tau samples each, of what one
+path says of the stationary law, and of what was tried with other constants and other estimators.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import numpy as np
 from ergodrift import metrics
 from ergodrift.algorithms import Algorithm, edpp, rdpp, wdpp
 from ergodrift.chain import MarkovChain
-from ergodrift.estimator import SingleSample
+from ergodrift.estimator import MultiLevel, SingleSample
 from ergodrift.experiments.config import configure
+from ergodrift.experiments.laws import law_errors, laws
 from ergodrift.experiments.reproduce import Experiment, versions
+from ergodrift.experiments.variants import Antithetic, Balanced, Clipped
 from ergodrift.memory import Aging
 from ergodrift.problem import Problem
 from ergodrift.problems import fairness, synthetic
@@ -27,10 +29,11 @@ from ergodrift.run import run
 from ergodrift.source import IIDSource, MarkovSource
 from ergodrift.windows import GrowingWindow
 
-SCHEMA = "ergodrift beyond v1"
+SCHEMA = "ergodrift beyond v2"
 FRESH = 7_000_000  # path seeds start here: none was looked at while the algorithms were made
 OTHER = 80_000  # where constants were compared
 AGENTS = 50
+DESIGNS = ("default", "wide", "infeasible-start")
 Say = Callable[[str], None]
 
 
@@ -43,6 +46,8 @@ def beyond(quick: bool = False, say: Say = lambda line: None) -> dict[str, Any]:
     taus = (1, 10, 100) if quick else (1, 10, 100, 1000, 10_000)
     found["sweep"] = sweep(seeds, taus, say=say)
     found["tried"] = tried(seeds, 10_000 if quick else 100_000, say=say)
+    found["laws"] = known_laws(seeds, 10_000 if quick else 100_000, say=say)
+    found["streams"] = streams(8 if quick else 100, 10_000 if quick else 100_000, say=say)
     return found
 
 
@@ -50,7 +55,7 @@ def designs(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict
     """The paper's experiment in three designs: Lagrangian gaps and infeasibility at several sample counts."""
     counts = sorted({count for count in (1000, 3000, 10_000, 30_000) if count < samples} | {samples})
     rows = []
-    for design in ("default", "wide", "infeasible-start"):
+    for design in DESIGNS:
         experiment = Experiment.prepare(configure(design, seeds=seeds, samples=samples))
         paths = np.asarray(experiment.source.paths(range(FRESH, FRESH + seeds), samples))
         theirs = experiment.algorithms()
@@ -162,8 +167,9 @@ def sweep(seeds: int, taus: Iterable[int], say: Say = lambda line: None) -> list
 
 
 def tried(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[str, Any]]:
-    """Other constants, windows and averages than those of RDPP and WDPP, on smaller data and other paths."""
+    """Other constants, windows, estimators and averages than those of RDPP and WDPP, on smaller data, other paths."""
     memory, window = rdpp(), wdpp()
+    levels = MultiLevel.with_cap(16).max_level
     variants: dict[str, tuple[Algorithm, Any]] = {
         "RDPP": (memory, None),
         **{f"RDPP, c = {c}": (dataclasses.replace(memory, schedule=Aging(c)), None) for c in (0.0, 0.5, 3.0)},
@@ -175,14 +181,33 @@ def tried(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[s
         "WDPP, no window": (dataclasses.replace(window, estimator=SingleSample()), None),
         **{f"WDPP, k = {k}": (dataclasses.replace(window, estimator=GrowingWindow(k)), None) for k in (1, 9, 25, 150)},
         "WDPP, weights t": (window, ("polynomial", 1)),
+        "WDPP, MLMC": (dataclasses.replace(window, estimator=MultiLevel(levels)), None),
+        "WDPP, MLMC clipped": (dataclasses.replace(window, estimator=Clipped(levels)), None),
+        "WDPP, MLMC antithetic": (dataclasses.replace(window, estimator=Antithetic(levels)), None),
     }
     counts = [count for count in (1000, 3000, 10_000) if count < samples] + [samples]
     rows = []
-    for design in ("default", "wide", "infeasible-start"):
+    for design in DESIGNS:
         experiment = Experiment.prepare(configure(design, seeds=seeds, samples=samples, points=96))
         paths = np.asarray(experiment.source.paths(range(OTHER, OTHER + seeds), samples))
-        theirs = experiment.algorithms()
-        for name, (algorithm, average) in ({k: (theirs[k][0], None) for k in ("EDPP-t", "PD")} | variants).items():
+        theirs = {name: algorithm for name, (algorithm, _) in experiment.algorithms().items()}
+        multi, diameter = theirs["MDPP"], 2 * experiment.config.radius
+        own: dict[str, tuple[Algorithm, Any]] = {
+            **{name: (theirs[name], None) for name in ("EDPP-t", "PD", "MDPP")},
+            "MDPP, clipped": (dataclasses.replace(multi, estimator=Clipped(levels)), None),
+            "MDPP, antithetic": (dataclasses.replace(multi, estimator=Antithetic(levels)), None),
+            "MDPP, own scales": (dataclasses.replace(multi, estimator=Balanced(multi.estimator, diameter)), None),
+            "ADPP": (theirs["ADPP"], None),
+            "ADPP, own scales": (
+                dataclasses.replace(theirs["ADPP"], estimator=Balanced(SingleSample(), diameter)),
+                None,
+            ),
+            "WDPP, own scales": (
+                dataclasses.replace(window, estimator=Balanced(window.estimator, diameter)),
+                None,
+            ),
+        }
+        for name, (algorithm, average) in (own | variants).items():
             row = measure(
                 *(algorithm, experiment.problem, experiment.source, experiment.reference),
                 x0=np.asarray(experiment.config.x0, np.float32),
@@ -192,6 +217,44 @@ def tried(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[s
             )
             rows.append({"design": design, "algorithm": name, **row})
             say(f"{design:17} {name:18} {row['gap'][-1]:.2e}")
+    return rows
+
+
+def known_laws(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[str, Any]]:
+    """What one path says of the stationary law, and how far the exact optimum under that is from the optimum."""
+    rows: list[dict[str, Any]] = []
+    for design in DESIGNS:
+        experiment = Experiment.prepare(configure(design, seeds=seeds, samples=samples, points=96))
+        paths = np.asarray(experiment.source.paths(range(FRESH, FRESH + seeds), samples))
+        chosen = {"EDPP-t": experiment.algorithms()["EDPP-t"][0], "RDPP (visits)": rdpp("visits"), "RDPP": rdpp()}
+        rows.append({"chain": design, "samples": samples, **laws(experiment, paths, chosen)})
+        say(f"{design:17} floor          {rows[-1]['gap']['exact, shares']:.2e}")
+    for name, adjacency, kind in graphs():
+        source = MarkovSource(MarkovChain.from_graph(adjacency, kind), np.zeros(AGENTS))
+        paths = np.asarray(source.paths(range(FRESH, FRESH + seeds), samples // 2))
+        rows.append({"chain": name, "samples": samples // 2, "errors": law_errors(paths, source.weights)})
+    return rows
+
+
+def streams(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[str, Any]]:
+    """The default design over more seeds, where WDPP and PD are close: each beside WDPP on the same paths."""
+    experiment = Experiment.prepare(configure(seeds=seeds, samples=samples))
+    first = FRESH + 1000
+    paths = np.asarray(experiment.source.paths(range(first, first + seeds), samples))
+    theirs = experiment.algorithms()
+    rows: list[dict[str, Any]] = []
+    for name in ("WDPP", "PD", "EDPP-t"):
+        row = measure(
+            *(wdpp() if name == "WDPP" else theirs[name][0], experiment.problem, experiment.source),
+            experiment.reference,
+            x0=np.asarray(experiment.config.x0, np.float32),
+            paths=paths,
+            counts=[samples],
+        )
+        more = np.array(row["gaps"]) - np.array(rows[0]["gaps"] if rows else row["gaps"])
+        found = {"more": float(more.mean()), "more_error": float(more.std(ddof=1) / np.sqrt(seeds))}
+        rows.append({"algorithm": name, **row, **found})
+        say(f"{seeds} seeds {name:14} {row['gap'][-1]:.2e}")
     return rows
 
 
@@ -256,6 +319,23 @@ def markdown(results: dict[str, Any]) -> str:
     cells = {(row["tau_mix"], row["algorithm"]): _short(row["gap"][-1]) for row in results["sweep"]}
     taus = list(dict.fromkeys(row["tau_mix"] for row in results["sweep"]))
     lines += _table(["tau_mix", *names], [[f"{tau:,}", *(cells[tau, name] for name in names)] for tau in taus])
+    gaps = list(results["laws"][0]["gap"])
+    lines += _table(
+        ["chain", "samples", *(f"error of {name}" for name in results["laws"][0]["errors"]), *gaps],
+        [
+            [row["chain"], f"{row['samples']:,}", *(f"{error:.3f}" for error in row["errors"].values())]
+            + [_short(row["gap"][name]) if "gap" in row else "" for name in gaps]
+            for row in results["laws"]
+        ],
+    )
+    lines += _table(
+        ["algorithm", "seeds", "gap", "standard error", "more than WDPP", "standard error"],
+        [
+            [row["algorithm"], str(row["seeds"]), f"{row['gap'][-1]:.2e}", _short(row["standard_error"][-1]), *more]
+            for row in results["streams"]
+            for more in [[f"{row['more']:+.1e}", _short(row["more_error"])]]
+        ],
+    )
     return "\n".join(lines)
 
 
