@@ -209,7 +209,12 @@ def demo(config: Demo, **engine: Any) -> tuple[Walk, dict[str, Any]]:
     return walked, found
 
 
-def local_rounds_study(visits: int = 1000, rounds: Sequence[int] = (1, 4, 16), tokens: int = 16) -> str:
+def local_rounds_study(
+    algorithms: Sequence[str] = ("edpp", "rdpp"),
+    rounds: Sequence[int] = (1, 4, 16),
+    visits: int = 1000,
+    tokens: int = 16,
+) -> str:
     """What local rounds cost and save, as a Markdown table: the same number of visits, and the same number of samples.
 
     By `run`, which gives the walk's numbers.
@@ -218,7 +223,7 @@ def local_rounds_study(visits: int = 1000, rounds: Sequence[int] = (1, 4, 16), t
         f"| Lagrangian gap of x̄ | k | {visits:,} visits a token | {visits * max(rounds):,} samples a token |",
         "|---|---|---|---|",
     ]
-    for algorithm in ("edpp", "rdpp"):
+    for algorithm in algorithms:
         for k in rounds:
             ends = []
             for samples in (visits * k, visits * max(rounds)):
