@@ -16,12 +16,12 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from common import write
 
 import ergodrift as ed
 from ergodrift import distributed as dd
-from ergodrift.problems import fairness, synthetic
 
 AGENTS, TURNS = 8, 7
 
@@ -40,12 +40,18 @@ def ring(count):
     return np.roll(np.eye(count), 1, axis=1) + np.roll(np.eye(count), -1, axis=1)
 
 
+def loss(x, xi):
+    return jnp.sum((x - xi) ** 2)
+
+
+def constraints(x, xi):
+    return x[:1] - xi[:1]
+
+
 def members(count):
-    """The paper's fairness problem with 20 rows an agent: what is measured is the way there and back."""
-    problem, data, _ = fairness(*synthetic(points=10), limit=0.5, radius=5.0)
-    states = jax.tree.leaves(data)[0].shape[0]
-    pick = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i % states]), data) for i in range(count)]
-    return problem, [dd.Agent(xi) for xi in pick]
+    """A quadratic loss in three dimensions: what is measured is the way there and back."""
+    data = np.random.default_rng(0).normal(size=(count, 3))
+    return ed.Problem(loss, constraints, ed.Ball(1.0)), [dd.Agent(xi) for xi in data]
 
 
 def main() -> None:

@@ -59,15 +59,15 @@ class Visited:
 
     def __init__(self, monkeypatch):
         self.hops = []
-        before = Trip._visit
+        before = Trip._take_in
 
-        def visit(trip, questions):
+        def take_in(trip, *answers):
             held = trip.held.copy()
-            questions = before(trip, questions)
+            questions = before(trip, *answers)
             self.hops.append(np.where(trip.held == held, trip.place, -1))
             return questions
 
-        monkeypatch.setattr(Trip, "_visit", visit)
+        monkeypatch.setattr(Trip, "_take_in", take_in)
 
     def path(self, token):
         places = np.array(self.hops)[:, token]
@@ -75,14 +75,14 @@ class Visited:
 
 
 def at_hop(monkeypatch, actions):
-    """Do something before some hops."""
-    before = Trip._visit
+    """Do something at some hops, while the agents are being asked."""
+    before = Trip._observe
 
-    def visit(trip, questions):
+    def observe(trip):
         actions.pop(trip.hop, lambda: None)()
-        return before(trip, questions)
+        return before(trip)
 
-    monkeypatch.setattr(Trip, "_visit", visit)
+    monkeypatch.setattr(Trip, "_observe", observe)
 
 
 def test_an_agent_killed_on_the_way_changes_no_bit(cluster, monkeypatch):

@@ -49,13 +49,13 @@ class Hub:
         self.observe = wire.bound(observe, program)
         self._arrive = wire.bound(arrive, program, donate=True)
 
-    def sheet(self, agents: np.ndarray, answered: np.ndarray) -> np.ndarray:
-        """Room for the answers of a hop, one row a token: the answer, who was asked, whether there is one.
+    def sheet(self, agents: np.ndarray) -> np.ndarray:
+        """Room for the answers of a hop, one row a token: the answer, who was asked, and 1 if there is an answer.
 
         One array, since each that goes into a compiled function costs a call time.
         """
         sheet = np.zeros((len(agents), self.answer_width + 2), np.uint32)
-        sheet[:, -2], sheet[:, -1] = agents, answered
+        sheet[:, -2] = agents
         return sheet
 
     def arrive(self, carry: loop.Carry, sheet: np.ndarray) -> tuple[loop.Carry, np.ndarray, np.ndarray]:
