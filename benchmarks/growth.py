@@ -1,9 +1,10 @@
 """How time and memory grow with samples, dimension, constraints, states and seeds: fitted exponents.
 
 Each size runs in a process of its own, so that its peak memory can be read. Times are those of a second run, compiled
-before; the exponent is the slope of log time against log size over the larger sizes, where fixed costs have faded.
+before; the exponent is the slope of log time against log size over all sizes, and beside it that of the last two, where
+fixed costs have faded.
 
-    python benchmarks/growth.py [--long]     --long adds a run of 10^8 samples
+    python benchmarks/growth.py
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from common import write
 BASE = {"samples": 100_000, "dim": 3, "constraints": 2, "states": 3, "seeds": 1}
 SIZES = {
     "samples": [10_000, 100_000, 1_000_000, 10_000_000],
-    "dim": [1_000, 10_000, 100_000],
+    "dim": [3, 100, 1_000, 10_000, 100_000],
     "constraints": [1, 10, 100],
-    "states": [100, 1_000, 10_000],
+    "states": [3, 100, 1_000, 10_000],
     "seeds": [1, 8, 64],
 }
 CHANGES = {"dim": {"samples": 1_000}, "constraints": {"dim": 200, "samples": 20_000}, "seeds": {"samples": 50_000}}
@@ -71,7 +72,6 @@ def measured(size):
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--long", action="store_true")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(one(options.one)))
@@ -80,18 +80,18 @@ def main() -> None:
     for name, sizes in SIZES.items():
         rows = [measured({**BASE, **CHANGES.get(name, {}), name: size}) for size in sizes]
         seconds = np.array([row[0] for row in rows])
-        exponent = float(np.polyfit(np.log(sizes[-2:]), np.log(seconds[-2:]), 1)[0])
+        whole, last = (float(np.polyfit(np.log(sizes[-k:]), np.log(seconds[-k:]), 1)[0]) for k in (len(sizes), 2))
         memory = [row[1] for row in rows]
-        report[name] = {"sizes": sizes, "seconds": seconds.tolist(), "peak_bytes": memory, "exponent": exponent}
+        fits = {"exponent": whole, "last_two": last}
+        report[name] = {"sizes": sizes, "seconds": seconds.tolist(), "peak_bytes": memory, **fits}
         print(
-            f"{name:12} {sizes}: seconds {[f'{s:.3g}' for s in seconds]}, exponent {exponent:.2f}, "
+            f"{name:12} {sizes}: seconds {[f'{s:.3g}' for s in seconds]}, exponent {whole:.2f} (last two {last:.2f}), "
             f"peak MB {[round(m / 1e6) for m in memory]}",
             flush=True,
         )
-    if options.long:
-        spent, peak = measured({**BASE, "samples": 10**8})
-        report["long"] = {"samples": 10**8, "seconds": spent, "peak_bytes": peak}
-        print(f"10^8 samples: {spent:.1f} s, {peak / 1e6:.0f} MB")
+    spent, peak = measured({**BASE, "samples": 10**8})
+    report["long"] = {"samples": 10**8, "seconds": spent, "peak_bytes": peak}
+    print(f"10^8 samples: {spent:.1f} s, {peak / 1e6:.0f} MB")
     write("growth", {"rows": report})
 
 

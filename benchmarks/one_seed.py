@@ -68,7 +68,8 @@ def numpy_loop(data, kind):
     return go
 
 
-def numba_loop(data, kind):
+def numba_loop(data, kind, losses=False):
+    """EDPP-t in numba; with `losses`, it also sums them, as every run of ours does."""
     import numba  # pyright: ignore[reportMissingImports]
 
     table, normals = columns(data).astype(kind), data.normals[:, 0].astype(kind)
@@ -76,21 +77,25 @@ def numba_loop(data, kind):
 
     @numba.njit(fastmath=True)
     def loop(table, normals, path, x):
-        queue, total = (0.0, 0.0), np.zeros(3)
+        queue, total, loss = (0.0, 0.0), np.zeros(3), 0.0
         for t in range(len(path)):
             rows, covariance = table[path[t]], normals[path[t]]
             grad = np.zeros_like(x)
             for i in range(rows.shape[1]):
-                wrong = 1 / (1 + np.exp(x[0] * rows[0, i] + x[1] * rows[1, i] + x[2] * rows[2, i]))
+                margin = x[0] * rows[0, i] + x[1] * rows[1, i] + x[2] * rows[2, i]
+                grown = np.exp(margin)
+                wrong = 1 / (1 + grown)
+                if losses:  # a constant: without it, nothing of this is compiled
+                    loss += np.log(1 + grown) - margin
                 for k in range(3):
                     grad[k] -= wrong * rows[k, i]
             for k in range(3):
                 total[k] += x[k]
             target, queue = update(grad / rows.shape[1], covariance, np.sum(covariance * x), x, queue, t + 1)
             x = target.astype(table.dtype)
-        return x
+        return x, loss
 
-    return lambda path: loop(table, normals, path, np.zeros(3, kind))
+    return lambda path: loop(table, normals, path, np.zeros(3, kind))[0]
 
 
 def cooper_loop(data, kind):

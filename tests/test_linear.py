@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ergodrift as ed
-from ergodrift.linear import LINKS, total_and_slopes
+from ergodrift.linear import LINKS, logistic_in_groups, total_and_slopes
 from ergodrift.problem import Problem
 
 RNG = np.random.default_rng(3)
@@ -70,6 +70,22 @@ def test_the_logistic_sum_is_right_for_margins_of_any_size(margins):
     m = np.array(margins)
     np.testing.assert_allclose(total, np.logaddexp(0, -m).sum(), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(slopes, -np.exp(-np.logaddexp(0, m)), rtol=1e-12, atol=1e-300)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(-300, 300), min_size=32, max_size=32), st.sampled_from([jnp.float32, jnp.float64]))
+def test_the_pass_in_groups_for_gpus_is_the_same_pass(margins, kind):
+    features = np.stack([margins, np.linspace(-1, 1, 32)], axis=1)
+    model = ed.LinearModel("logistic", ed.Ball(5.0))
+    data = model.data([features], normals=np.zeros((1, 1, 2)), limits=[1.0])
+    xi = jax.tree.map(lambda leaf: jnp.asarray(leaf[0], kind), data)
+    x = jnp.asarray([1.0, 0.3], kind)
+    m = features @ np.asarray(x, float)
+    total, gradient = logistic_in_groups(x, xi)
+    tiny = 40 * float(jnp.finfo(kind).eps)  # of sums of 32 terms
+    np.testing.assert_allclose(total, np.logaddexp(0, -m).sum(), rtol=tiny)
+    slopes = -np.exp(-np.logaddexp(0, m))
+    np.testing.assert_allclose(gradient, slopes @ features, atol=tiny * np.abs(slopes[:, None] * features).sum())
 
 
 def run(problem, data, algorithm=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from ergodrift.problem import Problem
 from ergodrift.types import Feedback
 
 FACTORS = 32  # rows are filled up to a multiple of this
+GROUP = 4  # rows that a thread of a GPU takes together; divides FACTORS
+DEEPEST = {np.dtype(np.float32): -20, np.dtype(np.float64): -40}  # where a margin m has log(1 + exp(-m)) = -m
+FEW = 8  # features up to which products with x are written out on a GPU
 
 LINKS: dict[str, Callable[[Any], Any]] = {
     "logistic": lambda margins: jax.nn.softplus(-margins),
@@ -165,9 +169,15 @@ class LinearModel(Problem):
     @jax.jit
     def feedback(self, x: Any, xi: Rows) -> Feedback:
         """What `Problem.feedback` gives, in one pass over the rows."""
-        total, slopes = total_and_slopes(self.link, xi.margins(x))
-        loss = (total - _surplus(self.link, xi, x)) / xi.count
-        loss_grad = xi.features.gather(slopes, x) / xi.count
+
+        def in_lanes(x: Any, xi: Rows) -> tuple[Any, Any]:
+            total, slopes = total_and_slopes(self.link, xi.margins(x))
+            return total, xi.features.gather(slopes, x)
+
+        plain = self.link is LINKS["logistic"] and isinstance(xi.features, Dense) and xi.offsets is None
+        in_groups = logistic_in_groups if plain and len(x) <= FEW and x.dtype in DEEPEST else in_lanes
+        total, gathered = jax.lax.platform_dependent(x, xi, cpu=in_lanes, default=in_groups)
+        loss, loss_grad = (total - _surplus(self.link, xi, x)) / xi.count, gathered / xi.count
         if self.constraints is half_spaces:
             return Feedback(loss, loss_grad, half_spaces(x, xi), xi.normals)
         plain = Problem.feedback(self, x, xi)  # what is not used of it is not computed
@@ -211,6 +221,23 @@ def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any
     logs = jnp.log(jnp.prod((1 + decay).reshape(FACTORS, -1), axis=0))
     deep = jnp.sum(jnp.where(missed, margins, 0).reshape(FACTORS, -1), axis=0)
     return jnp.sum(logs - deep), slopes
+
+
+def logistic_in_groups(x: Any, xi: Rows) -> tuple[Any, Any]:
+    """sum_i log(1 + exp(-m_i)) and its gradient, as XLA's GPU compiler makes the best of it for few features.
+
+    Products with x are written out and rows go in groups of four, a thread to a group: the compiler then reads the rows
+    where they are, in place of copying those of every seed. Below the deepest margin the loss is linear to the last
+    digit; above it, products of four factors stay finite.
+    """
+    groups = xi.features.columns.reshape(len(x), GROUP, -1)
+    margins = sum(x[k] * groups[k] for k in range(len(x)))
+    kept = jnp.maximum(margins, DEEPEST[x.dtype])
+    decay = jnp.exp(-kept)
+    slopes = -(decay / (1 + decay))
+    # `sum` and `math.prod` over the four rows write them out, where jnp's would start another kernel.
+    total = jnp.sum(jnp.log(math.prod(1 + decay)) + sum(kept - margins))
+    return total, jnp.stack([jnp.sum(sum(slopes * groups[k])) for k in range(len(x))])
 
 
 def _dense(parts: list[Any], signs: np.ndarray, most: int) -> Dense:

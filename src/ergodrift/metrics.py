@@ -11,8 +11,9 @@ import numpy as np
 
 from ergodrift import check
 from ergodrift.expectation import BATCH, expectations, wide
+from ergodrift.hindsight import best_in_hindsight
 from ergodrift.problem import Problem
-from ergodrift.reference import Reference, solve_reference
+from ergodrift.reference import Reference
 from ergodrift.run import Result
 from ergodrift.source import Source
 
@@ -91,11 +92,24 @@ def benchmarks(result: Result, problem: Problem, source: Source, every: bool = F
     x0 = problem.geometry.project(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:]), result.solution))
     size = len(source.loss_law.weights)
     counts = [np.bincount(_loss_path(result, source, row), minlength=size) for row in range(len(result.seeds))]
-    solved: dict[bytes, Reference] = {}  # all seeds of a series see the same samples
-    for count in counts:
-        if count.tobytes() not in solved:
-            solved[count.tobytes()] = solve_reference(problem, source, x0, loss_weights=count, every=every)
-    return [solved[count.tobytes()] for count in counts]
+    return best_in_hindsight(problem, source, np.stack(counts), x0, every)
+
+
+def benchmark_losses(
+    result: Result, problem: Problem, source: Source, comparators: Sequence[Reference] | None = None
+) -> np.ndarray:
+    """sum of f(x*, xi_s) over the samples taken, (seeds, records): what regret is measured against.
+
+    It depends on the paths alone, so runs on the same paths share it. Comparators as in `regret`.
+    """
+    comparators = benchmarks(result, problem, source) if comparators is None else comparators
+    if len(comparators) != len(result.seeds):
+        raise ValueError(f"comparators: {len(comparators)} given for {len(result.seeds)} seeds")
+    with jax.enable_x64(True):
+        x = jax.tree.map(lambda *leaves: np.stack(leaves), *(comparator.x for comparator in comparators))
+        losses = np.asarray(_losses(problem, wide(source.loss_law).points, x))
+    paths = (_loss_path(result, source, row) for row in range(len(losses)))
+    return np.stack([_sums(own[path], np.asarray(result.samples)) for own, path in zip(losses, paths, strict=True)])
 
 
 def regret(
@@ -106,16 +120,7 @@ def regret(
     x* is each seed's own `benchmarks` over the whole run, unless other comparators are given, one a seed; the last
     record is the regret of the run (Kim and Lee, section 2.2; with several samples a round, as in section 4.2).
     """
-    comparators = benchmarks(result, problem, source) if comparators is None else comparators
-    if len(comparators) != len(result.seeds):
-        raise ValueError(f"comparators: {len(comparators)} given for {len(result.seeds)} seeds")
-    rows = []
-    for row, comparator in enumerate(comparators):
-        with jax.enable_x64(True):
-            losses = np.asarray(_losses(problem, wide(source.loss_law).points, comparator.x))
-        sums = np.concatenate([[0.0], np.cumsum(losses[_loss_path(result, source, row)])])
-        rows.append(np.asarray(result.loss_sum, dtype=float)[row] - sums[np.asarray(result.samples)])
-    return np.stack(rows)
+    return np.asarray(result.loss_sum, dtype=float) - benchmark_losses(result, problem, source, comparators)
 
 
 def summarise(values: Any) -> Summary:
@@ -125,6 +130,14 @@ def summarise(values: Any) -> Summary:
     std = values.std(axis=0, ddof=1) if count > 1 else np.zeros(values.shape[1:])
     low, high = np.quantile(values, [0.1, 0.9], axis=0)
     return Summary(values.mean(axis=0), std, std / np.sqrt(count), low, high)
+
+
+def _sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The sums of the first `counts` values, counts ascending; an order faster than `np.cumsum` of all of them."""
+    sums, some = np.zeros(len(counts)), counts > 0
+    if some.any():
+        sums[some] = np.cumsum(np.add.reduceat(values, np.concatenate([[0], counts[some][:-1]])))
+    return sums
 
 
 def _loss_path(result: Result, source: Source, row: int) -> np.ndarray:
@@ -139,4 +152,5 @@ def _loss_path(result: Result, source: Source, row: int) -> np.ndarray:
 
 @jax.jit
 def _losses(problem: Problem, points: Any, x: Any) -> Any:
-    return jax.lax.map(lambda xi: problem.loss(x, xi), points, batch_size=BATCH)
+    """The loss of each x at each point of a law."""
+    return jax.lax.map(lambda y: jax.lax.map(lambda xi: problem.loss(y, xi), points, batch_size=BATCH), x)

@@ -45,7 +45,7 @@ class Experiment:
     source: MarkovSource
     bounds: FairnessBounds
     reference: Reference
-    comparators: list[Reference] = dataclasses.field(default_factory=list)  # x* of each path, once they are needed
+    benchmarks: list[np.ndarray] = dataclasses.field(default_factory=list)  # losses of x*, once they are needed
 
     @staticmethod
     def prepare(config: Config) -> Experiment:
@@ -127,9 +127,9 @@ class Experiment:
             over = np.moveaxis(quality.infeasibility, 2, 0)
             for name, values in zip(POINT_METRICS, (quality.gap, *over, quality.lagrangian_gap), strict=True):
                 found[name + suffix] = values
-        if not self.comparators:  # all algorithms see the same paths, so they share the best points in hindsight
-            self.comparators.extend(metrics.benchmarks(result, self.problem, self.source))
-        found["regret"] = metrics.regret(result, self.problem, self.source, self.comparators)
+        if not self.benchmarks:  # all algorithms see the same paths, so they share the best points in hindsight
+            self.benchmarks.append(metrics.benchmark_losses(result, self.problem, self.source))
+        found["regret"] = np.asarray(result.loss_sum, dtype=float) - self.benchmarks[0]
         found["violation_1"], found["violation_2"] = np.moveaxis(metrics.violation(result), 2, 0)
         return found
 
