@@ -193,7 +193,6 @@ def test_agents_stay_where_their_data_are(secure):
     """Both machines have a /srv/site/rows-0.npz, with other rows; the hub's walk above used each where it is."""
     own, others = data_of(secure.a)[0]["X"], data_of(secure.b)[0]["X"]
     assert not np.isclose(own, others).any(axis=1).all()
-    assert not Path("/srv/site").exists()
 
 
 def test_nothing_can_be_read_on_the_wire(secure, folder):
