@@ -270,6 +270,8 @@ def test_wrong_answers_are_reported_by_name_and_never_taken_in(faulty, monkeypat
         assert done.visits[names.index(name)] <= 2 * 2
         assert done.unanswered[names.index(name)] >= 1
     assert done.held.sum() == done.unanswered.sum() > 0
+    assert done.pieces == 2  # 0 and 4 are neighbours, 2 and 6 are; all else went through those set aside
+    assert "fall into 2 parts" in str(done)
     assert np.array_equal(np.asarray(done.result.rounds)[:, -1], (90 - done.held) * local_rounds)
     assert np.array_equal(np.asarray(done.result.samples_used)[:, -1], (90 - done.held) * local_rounds)
     for token in range(2):
