@@ -40,8 +40,8 @@ class Privacy:
         noise: z; 0 clips only, and has no privacy to account for.
         delta: the delta at which epsilon is reported.
         secret: a file that holds the secret, made where the agent runs unless it is there; without one the secret
-            lasts as long as the agent's process, and a question asked again after a crash gets another answer, which
-            is counted as such.
+            lasts as long as the agent's process: a question asked again after that gets another answer. Such answers
+            are counted, but for those between a hub's last checkpoint and its own end.
     """
 
     clip: Any
