@@ -1,4 +1,4 @@
-"""Put the numbers of bench-results/*.json into docs/speed.md, between its markers.
+"""Put the numbers of bench-results/*.json into docs/speed.md and docs/distributed.md, between their markers.
 
 python benchmarks/table.py
 """
@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-OUT, PAGE = Path("bench-results"), Path("docs/speed.md")
+OUT, DOCS = Path("bench-results"), Path("docs")
 
 
 def load(name):
@@ -90,19 +90,32 @@ def gpu(report):
     return table(["seeds", "kernel, million seed-rounds a second", "of the roofline", "plain"], rows) + note
 
 
+def walk(report):
+    rows = [(name, f"{value:,.2f}" if value < 10 else f"{value:,.0f}") for name, value in report["rows"].items()]
+    return table([f"{report['agents']} agents on a ring, two cores", ""], rows)
+
+
+PAGES = {
+    "speed.md": (one_seed, why, step_overhead, experiment, growth, sparse, cold_start, gpu),
+    "distributed.md": (walk,),
+}
+
+
 def main() -> None:
-    text = PAGE.read_text()
-    for render in (one_seed, why, step_overhead, experiment, growth, sparse, cold_start, gpu):
-        name = render.__name__
-        report = load(name)
-        if report is None:
-            print(f"no {OUT / name}.json: its table stays as it is")
-            continue
-        block = f"<!-- {name} -->\n{render(report)}\n<!-- /{name} -->"
-        text, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, block=block: block, text, flags=re.S)
-        if not count:
-            raise SystemExit(f"{PAGE} has no place for {name}")
-    PAGE.write_text(text)
+    for page, renders in PAGES.items():
+        text = (DOCS / page).read_text()
+        for render in renders:
+            name = render.__name__
+            report = load(name)
+            if report is None:
+                print(f"no {OUT / name}.json: its table stays as it is")
+                continue
+            block = f"<!-- {name} -->\n{render(report)}\n<!-- /{name} -->"
+            place = rf"<!-- {name} -->.*?<!-- /{name} -->"
+            text, count = re.subn(place, lambda _, block=block: block, text, flags=re.S)
+            if not count:
+                raise SystemExit(f"{DOCS / page} has no place for {name}")
+        (DOCS / page).write_text(text)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,16 @@ import logging
 import os
 import tempfile
 import time
-from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from common import write
 
 import ergodrift as ed
 from ergodrift import distributed as dd
-from ergodrift.problems import fairness, synthetic
 
-AGENTS, TURNS = 8, 7
+AGENTS, TURNS = 8, 15
 
 
 class Echo:
@@ -40,17 +39,23 @@ def ring(count):
     return np.roll(np.eye(count), 1, axis=1) + np.roll(np.eye(count), -1, axis=1)
 
 
+def loss(x, xi):
+    return jnp.sum((x - xi) ** 2)
+
+
+def constraints(x, xi):
+    return x[:1] - xi[:1]
+
+
 def members(count):
-    """The paper's fairness problem with 20 rows an agent: what is measured is the way there and back."""
-    problem, data, _ = fairness(*synthetic(points=10), limit=0.5, radius=5.0)
-    states = jax.tree.leaves(data)[0].shape[0]
-    pick = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i % states]), data) for i in range(count)]
-    return problem, [dd.Agent(xi) for xi in pick]
+    """A quadratic loss in three dimensions: what is measured is the way there and back."""
+    data = np.random.default_rng(0).normal(size=(count, 3))
+    return ed.Problem(loss, constraints, ed.Ball(1.0)), [dd.Agent(xi) for xi in data]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--hops", type=int, default=1000)
+    parser.add_argument("--hops", type=int, default=300)
     hops = parser.parse_args().hops
     jax.config.update("jax_enable_x64", True)
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -58,11 +63,11 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="rw", dir="/tmp", ignore_cleanup_errors=True) as short:
         ray.init(
-            num_cpus=2, include_dashboard=False, _temp_dir=short, _node_ip_address="127.0.0.1", log_to_driver=False,
+            num_cpus=2, include_dashboard=False, _temp_dir=short, log_to_driver=False,
             logging_level=logging.ERROR,
         )  # fmt: skip
         problem, agents = members(AGENTS)
-        x0, algorithm, rows = np.zeros(3), ed.edpp(10.0), {}
+        x0, algorithm = np.zeros(3), ed.edpp(10.0)
         with dd.Network(agents) as network:
 
             def one_token():
@@ -76,25 +81,37 @@ def main() -> None:
                 return walk.rate * local_rounds
 
             walk = dd.walk(problem, ring(AGENTS), network, algorithm, x0=x0, num_samples=100, record=1)
-            question = bytes(16 + x0.nbytes)
-            echo: Any = ray.remote(num_cpus=0)(Echo).remote(  # type: ignore[attr-defined]
-                int(walk.bytes.sum()) // 100 - x0.nbytes
-            )
+            question, answer = bytes(16 + x0.nbytes), int(walk.bytes.sum()) // 100 - x0.nbytes
+            echoes = [ray.remote(num_cpus=0)(Echo).remote(answer) for _ in range(AGENTS)]  # type: ignore[attr-defined]
+            path = np.asarray(ed.MarkovChain.from_graph(ring(AGENTS)).sample_path(jax.random.key(0), hops))
 
-            def bare():
+            def bare(places):
                 began = time.perf_counter()
-                for _ in range(hops):
-                    ray.get(echo.answer.remote(question))
+                for place in places:
+                    ray.get(echoes[place].answer.remote(question))
                 return (time.perf_counter() - began) / hops * 1e6
 
-            bare(), one_token()
-            turns = [(bare(), one_token()) for _ in range(TURNS)]
-            rows["bare call, µs"], rows["hop of one token, µs"] = (min(column) for column in zip(*turns, strict=True))
-            rows["ratio, median of turns"] = float(np.median([hop / call for call, hop in turns]))
-            rows["hops a second, one token"] = 1e6 / rows["hop of one token, µs"]
+            def stay():
+                options = {"x0": x0, "num_samples": hops, "record": 1, "paths": 0 * path}
+                return 1e6 / dd.walk(problem, ring(AGENTS), network, algorithm, **options).rate
+
+            jobs = [lambda: bare(path), one_token, lambda: bare(0 * path), stay]
+            names = [
+                "bare call along a walk, µs",
+                "hop along a walk, µs",
+                "bare call, one actor, µs",
+                "hop, one agent, µs",
+            ]
+            for job in jobs:
+                job()
+            turns = np.array([[job() for job in jobs] for _ in range(TURNS)])
+            rows = dict(zip(names, turns.min(axis=0).tolist(), strict=True))
+            rows["hop / bare call along a walk, median of turns"] = float(np.median(turns[:, 1] / turns[:, 0]))
+            rows["hop / bare call, one agent, median of turns"] = float(np.median(turns[:, 3] / turns[:, 2]))
+            rows["hops a second, one token"] = 1e6 / rows[names[1]]
             many(1024, 10, 20)
             rows["token-rounds a second, 1,024 tokens, 10 local rounds"] = max(many(1024, 10, 200) for _ in range(3))
-            rows["token-rounds a second, 1,024 tokens, 1 local round"] = max(many(1024, 1, 200) for _ in range(3))
+            rows["token-rounds a second, 1,024 tokens, 1 local round"] = max(many(1024, 1, 100) for _ in range(3))
         ray.shutdown()
     for name, value in rows.items():
         print(f"{name:55}{value:14,.2f}")

@@ -22,8 +22,8 @@ def cluster():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of forks, and of what Ray itself imports
             ray.init(
-                num_cpus=2, include_dashboard=False, _temp_dir=f"{short}/r", _node_ip_address="127.0.0.1",
-                log_to_driver=False, logging_level=logging.ERROR,
+                num_cpus=2, include_dashboard=False, _temp_dir=f"{short}/r", log_to_driver=False,
+                logging_level=logging.ERROR,
             )  # fmt: skip
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})

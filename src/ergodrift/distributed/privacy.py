@@ -26,10 +26,10 @@ class Privacy:
 
     An answer has four parts p: the loss, its gradient, the constraints, their Jacobian. Each leaves as
     p min(1, C_p / ||p||) + z C_p N(0, I), with the Euclidean norm over all entries of the part. Neighbours are two
-    data sets of one agent that may differ in everything: it is the agent as a whole that is protected, not a row of
-    its data. A part of an answer moves by at most 2 C_p between neighbours, so all four together by at most
-    4 noise standard deviations / z, and n answers are one Gaussian mechanism of noise multiplier z / (4 sqrt n) (Dong,
-    Roth and Su 2022, corollary 3.3, whoever chooses the questions, and however).
+    data sets of one agent that may differ in everything: it is the agent as a whole that is protected, not only a row
+    of its data. Between neighbours a part moves by at most 2 C_p, which is 2 / z standard deviations of its noise, and
+    all four by at most 4 / z; so n answers are one Gaussian mechanism of noise multiplier z / (4 sqrt n), whoever
+    chooses the questions, and however (Dong, Roth and Su 2022, corollary 3.3).
 
     Noise is a function of the agent's secret and the question: the same question gets the same answer, so asking
     again after a crash tells nothing new. It is drawn in floating point, by a generator that is not cryptographic:
@@ -40,8 +40,8 @@ class Privacy:
         noise: z; 0 clips only, and has no privacy to account for.
         delta: the delta at which epsilon is reported.
         secret: a file that holds the secret, made where the agent runs unless it is there; without one the secret
-            lasts as long as the agent's process, and a question asked again after a crash gets another answer, which
-            is counted as such.
+            lasts as long as the agent's process: a question asked again after that gets another answer. Such answers
+            are counted, but for those between a hub's last checkpoint and its own end.
     """
 
     clip: Any
@@ -79,11 +79,7 @@ class Privacy:
         return structure.unflatten(noisy)
 
     def epsilon(self, answers: int) -> float:
-        """epsilon at `delta` of so many answers, by Google's dp-accounting; infinite without noise.
-
-        >>> round(Privacy(clip=1.0, noise=400.0).epsilon(1), 3)
-        0.032
-        """
+        """epsilon at `delta` of so many answers, by Google's dp-accounting; infinite without noise."""
         if answers == 0:
             return 0.0
         if self.noise == 0:

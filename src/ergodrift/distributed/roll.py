@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,16 @@ class Roll:
         self.probes: dict[int, Any] = {}  # what those who are away were last asked
         self.looked_at = 0.0
 
-    def ask(self, questions: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """The answers to the questions (rows) for each agent, of those who gave one."""
+    def ask(self, questions: dict[int, np.ndarray]) -> Callable[[], dict[int, np.ndarray]]:
+        """Send the questions (rows) to each agent. What is returned waits for the answers, of those who give one."""
         deadline = time.monotonic() + self.patience
         sent = {agent: self._send(agent, rows) for agent, rows in questions.items()}
-        answers = {agent: self._answer(agent, questions[agent], ref, deadline) for agent, ref in sent.items()}
-        return {agent: answer for agent, answer in answers.items() if answer is not None}
+
+        def answers() -> dict[int, np.ndarray]:
+            found = {agent: self._answer(agent, questions[agent], ref, deadline) for agent, ref in sent.items()}
+            return {agent: answer for agent, answer in found.items() if answer is not None}
+
+        return answers
 
     def _send(self, agent: int, rows: np.ndarray) -> Any:
         self.messages[agent] += 1

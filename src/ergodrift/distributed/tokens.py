@@ -43,19 +43,20 @@ class Hub:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.answer_width = wire.width(_answer(program))
+        self.moving = ("state", "weights", "recent" if program.local_rounds == 1 else "settled")
         self.start = wire.bound(start, program)
         self.questions = wire.bound(questions, program)
         self.block = wire.bound(block, program, donate=True)
         self.observe = wire.bound(observe, program)
         self._arrive = wire.bound(arrive, program, donate=True)
 
-    def sheet(self, agents: np.ndarray, answered: np.ndarray) -> np.ndarray:
-        """Room for the answers of a hop, one row a token: the answer, who was asked, whether there is one.
+    def sheet(self, agents: np.ndarray) -> np.ndarray:
+        """Room for the answers of a hop, one row a token: the answer, who was asked, and 1 if there is an answer.
 
         One array, since each that goes into a compiled function costs a call time.
         """
         sheet = np.zeros((len(agents), self.answer_width + 2), np.uint32)
-        sheet[:, -2], sheet[:, -1] = agents, answered
+        sheet[:, -2] = agents
         return sheet
 
     def arrive(self, carry: loop.Carry, sheet: np.ndarray) -> tuple[loop.Carry, np.ndarray, np.ndarray]:
@@ -63,10 +64,11 @@ class Hub:
 
         A token without an answer, or with one that is not finite, stays as it is, to the last bit.
         """
-        drawn = {"sampler": carry.sampler, "indices": carry.indices}  # not needed, and every leaf costs a call time
-        new, out = self._arrive(carry._replace(sampler=None, indices=None), sheet)
+        # Of a carry, a hop needs three parts; every array that goes along costs a call time.
+        resting = {name: getattr(carry, name) for name in carry._fields if name not in self.moving}
+        new, out = self._arrive(carry._replace(**dict.fromkeys(resting)), sheet)
         out = np.asarray(out)
-        return new._replace(**drawn), out[:, :-1], out[:, -1] == 1
+        return new._replace(**resting), out[:, :-1], out[:, -1] == 1
 
 
 def start(program: Program, starts: Any, levels: Any) -> loop.Carry:
@@ -85,9 +87,8 @@ def arrive(program: Program, carry: loop.Carry, sheet: Any) -> tuple[loop.Carry,
     take = _take_feedback if program.local_rounds == 1 else _take_visit
 
     def one(carry: loop.Carry, row: Any) -> tuple[loop.Carry, jax.Array]:
-        new = take(program, carry, row[:-2], row[-2].astype(jnp.int32))
-        sums = tree.add(new.recent, tree.subtract(new.settled[0], carry.settled[0]))
-        moved = (row[-1] == 1) & loop.finite((new.state.x, new.state.queue, sums, new.weights))
+        new, sums = take(program, carry, row[:-2], row[-2].astype(jnp.int32))
+        moved = (row[-1] == 1) & loop.finite((new.state.x, new.state.queue, new.weights, sums))
         carry = _select(moved, new, carry)
         return carry, jnp.append(_question(program, carry), moved.astype(jnp.uint32))
 
@@ -122,15 +123,16 @@ def _answer(program: Program) -> Any:
     return Visit(*wire.blank_token(program), wire.zero_sums(program))
 
 
-def _take_feedback(program: Program, carry: loop.Carry, words: Any, agent: Any) -> loop.Carry:
+def _take_feedback(program: Program, carry: loop.Carry, words: Any, agent: Any) -> tuple[loop.Carry, loop.Sums]:
     feedback = Feedback(*wire.unpack(words, _answer(program)), state=agent)
-    return loop.take_in(program.setup, carry, feedback)
+    new = loop.take_in(program.setup, carry, feedback)
+    return new, new.recent
 
 
-def _take_visit(program: Program, carry: loop.Carry, words: Any, agent: Any) -> loop.Carry:
+def _take_visit(program: Program, carry: loop.Carry, words: Any, agent: Any) -> tuple[loop.Carry, loop.Sums]:
     visit: Visit = wire.unpack(words, _answer(program))
     settled = tree.compensated_add(carry.settled, visit.recent)
-    return carry._replace(state=visit.state, weights=visit.weights, settled=settled)
+    return carry._replace(state=visit.state, weights=visit.weights, settled=settled), visit.recent
 
 
 def _select(ready: Any, new: Any, old: Any) -> Any:

@@ -43,9 +43,10 @@ class Trip:
         self.target = np.asarray(first) if paths is None else paths[:, 0]
         self.place = self.target
         self.carry = hub.start(starts, level_keys(keys))
-        self.stops = np.union1d(grid, [hops])  # the solution is taken at the end, whether or not that is recorded
+        # The solution is taken at the end, whether or not that is recorded.
+        self.slots = {int(hop): slot for slot, hop in enumerate(np.union1d(grid, [hops]))}
         shapes = jax.eval_shape(hub.observe, self.carry, jnp.zeros(len(keys), jnp.int32))
-        room = (len(keys), len(self.stops))
+        room = (len(keys), len(self.slots))
         self.records: Any = jax.tree.map(lambda leaf: np.zeros((*room, *leaf.shape[1:]), leaf.dtype), shapes)
         self.hop = 0
         self.held = np.zeros(len(keys), np.int64)
@@ -75,54 +76,52 @@ class Trip:
             self.saved.save(self._whole())
 
     def go(self, name: str) -> None:
-        """Make all hops that are left."""
-        bar, began, first = Progress(name, self.hops), 0.0, self.hop + 1
+        """Make all hops that are left. What can be done while agents think is done then."""
+        bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
         questions, bits = np.asarray(self.hub.questions(self.carry)), np.asarray(self.carry.indices)
-        self._observe()
         try:
             while self.hop < self.hops:
+                self._check_quorum()
+                target = self._allowed()
+                groups = _by_agent(target, self.roll.present)
+                answers = self.roll.ask({agent: questions[rows] for agent, rows in groups.items()})
+                self._observe()
+                if self.every and self.hop % self.every == 0 and self.hop > first:
+                    self.save()
+                if self.hop == first + 1:  # what is compiled is compiled by now
+                    began = time.monotonic()
                 if self.hop % BLOCK == 0:
+                    self.rate = (self.hop - first - 1) * len(target) / (time.monotonic() - began)
+                    bar.update(self.hop, self._note())
                     self.carry = self.hub.block(self.carry, np.int32(self.hop))
                     bits = np.asarray(self.carry.indices)
-                    bar.update(self.hop, self._note())
-                questions = self._visit(questions)
+                questions = self._take_in(target, groups, answers())
                 if self.paths is None:
                     self.target = self.moves(self.place, bits[:, self.hop % BLOCK])
                 elif self.hop + 1 < self.hops:
                     self.target = self.paths[:, self.hop + 1]
                 self.hop += 1
-                self._observe()
-                if self.every and self.hop % self.every == 0:
-                    self.save()
-                self._check_quorum()
-                if self.hop == first:
-                    began = time.monotonic()
-                else:
-                    self.rate = (self.hop - first) * len(self.place) / (time.monotonic() - began)
+            self.rate = (self.hop - first - 1) * len(self.place) / (time.monotonic() - began)
+            self._observe()
         finally:
             bar.close()
         self.save()
 
-    def _visit(self, questions: np.ndarray) -> np.ndarray:
-        """One hop of all tokens; the next questions."""
-        roll, target = self.roll, self._allowed()
-        sheet = self.hub.sheet(target, roll.present[target])
-        groups = _by_agent(target, roll.present)
-        answers = roll.ask({agent: questions[rows] for agent, rows in groups.items()})
-        for agent, rows in groups.items():
-            if agent in answers:
-                sheet[rows, :-2] = answers[agent]
-            else:
-                sheet[rows, -1] = 0
+    def _take_in(self, target: np.ndarray, groups: dict[int, Any], answers: dict[int, np.ndarray]) -> np.ndarray:
+        """Make the hop of all tokens whose answers are there and good; the next questions."""
+        sheet = self.hub.sheet(target)
+        for agent, answer in answers.items():
+            sheet[groups[agent], :-2], sheet[groups[agent], -1] = answer, 1
         self.carry, questions, moved = self.hub.arrive(self.carry, sheet)
         if moved.all():
             self.place = target
-        else:
-            for agent in np.unique(target[(sheet[:, -1] == 1) & ~moved]):
-                roll.set_aside(int(agent), "its answer is not finite")
-            self.held += ~moved
-            self.unanswered += np.bincount(target[~moved], minlength=len(self.visits))
-            self.place = np.where(moved, target, self.place)
+            self.visits += np.bincount(target, minlength=len(self.visits))
+            return questions
+        for agent in np.unique(target[(sheet[:, -1] == 1) & ~moved]):
+            self.roll.set_aside(int(agent), "its answer is not finite")
+        self.held += ~moved
+        self.unanswered += np.bincount(target[~moved], minlength=len(self.visits))
+        self.place = np.where(moved, target, self.place)
         self.visits += np.bincount(target[moved], minlength=len(self.visits))
         return questions
 
@@ -143,7 +142,7 @@ class Trip:
 
     def _check_quorum(self) -> None:
         """Stop where too few agents are left, and say where the walk can be found."""
-        roll, left = self.roll, int(self.roll.present.sum())
+        roll, left = self.roll, np.count_nonzero(self.roll.present)
         if left < self.quorum:
             self.save()
             where = "was not kept (pass checkpoint=...)" if self.saved is None else f"is kept in {self.saved.path}"
@@ -160,8 +159,9 @@ class Trip:
         return int(scipy.sparse.csgraph.connected_components(edges, directed=False)[0])
 
     def _observe(self) -> None:
-        slot = int(np.searchsorted(self.stops, self.hop))
-        if self.stops[slot] == self.hop:
+        """Keep a record, if one is due at this hop."""
+        slot = self.slots.get(self.hop)
+        if slot is not None:
             taken = (self.hop - self.held) * self.hub.program.local_rounds
             seen = self.hub.observe(self.carry, jnp.asarray(taken, jnp.int32))
             for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):

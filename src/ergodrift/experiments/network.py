@@ -109,6 +109,7 @@ class Setup:
     problem: Problem
     source: MarkovSource
     bounds: list[FairnessBounds]
+    reference: Reference  # the optimum, by an independent solver
 
     @staticmethod
     def prepare(config: Demo) -> Setup:
@@ -119,7 +120,8 @@ class Setup:
             *(_fairness(number, **config.shared) for number in range(config.agents)), strict=True
         )
         source = MarkovSource(chain, jax.tree.map(lambda *rows: np.stack(rows), *data))
-        return Setup(config, chain, places, problems[0], source, list(bounds))
+        reference = solve_reference(problems[0], source, np.zeros(3))
+        return Setup(config, chain, places, problems[0], source, list(bounds), reference)
 
     def agents(self) -> list[Agent]:
         """Agents that make their own data, where they run."""
@@ -160,11 +162,6 @@ class Setup:
         visited = np.asarray(self.source.paths(config.seeds, config.samples // config.local_rounds))
         paths = np.repeat(visited, config.local_rounds, axis=1)
         return run(self.algorithm(), self.problem, self.source, seeds=config.seeds, paths=paths, **self.options())
-
-    @functools.cached_property
-    def reference(self) -> Reference:
-        """The optimum, by an independent solver."""
-        return solve_reference(self.problem, self.source, np.zeros(3))
 
     def judge(self, result: Result) -> list[dict[str, Any]]:
         """At each record the means over tokens of the Lagrangian gap and of the constraints, at x̄."""
@@ -209,23 +206,29 @@ def demo(config: Demo, **engine: Any) -> tuple[Walk, dict[str, Any]]:
     return walked, found
 
 
-def local_rounds_study(visits: int = 1000, rounds: Sequence[int] = (1, 4, 16), tokens: int = 16) -> str:
+def local_rounds_study(
+    algorithms: Sequence[str] = ("edpp", "rdpp"),
+    rounds: Sequence[int] = (1, 4, 16),
+    visits: int = 1000,
+    tokens: int = 16,
+) -> str:
     """What local rounds cost and save, as a Markdown table: the same number of visits, and the same number of samples.
 
     By `run`, which gives the walk's numbers.
     """
-    lines = [
-        f"| Lagrangian gap of x̄ | k | {visits:,} visits a token | {visits * max(rounds):,} samples a token |",
-        "|---|---|---|---|",
+    longest = visits * max(rounds)
+    ready = Setup.prepare(Demo(tokens=tokens))
+
+    def end(algorithm: str, k: int, samples: int) -> str:
+        config = dataclasses.replace(ready.config, algorithm=algorithm, samples=samples, local_rounds=k)
+        setup = dataclasses.replace(ready, config=config)
+        return f"{setup.judge(setup.run())[-1]['Lagrangian gap']:.1e}"
+
+    head = ["Lagrangian gap of x̄", "k", f"{visits:,} visits a token", f"{longest:,} samples a token"]
+    rows = [
+        (name.upper(), str(k), end(name, k, visits * k), end(name, k, longest)) for name in algorithms for k in rounds
     ]
-    for algorithm in ("edpp", "rdpp"):
-        for k in rounds:
-            ends = []
-            for samples in (visits * k, visits * max(rounds)):
-                setup = Setup.prepare(Demo(algorithm=algorithm, tokens=tokens, samples=samples, local_rounds=k))
-                ends.append(setup.judge(setup.run())[-1]["Lagrangian gap"])
-            lines.append(f"| {algorithm.upper()} | {k} | {ends[0]:.1e} | {ends[1]:.1e} |")
-    return "\n".join(lines)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * 4, *rows])
 
 
 if __name__ == "__main__":
