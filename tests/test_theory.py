@@ -1,6 +1,8 @@
 """Theory: exponents as stated, bounds against closed forms and runs, the lemmas of appendix A along a run."""
 
 import dataclasses
+import functools
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 import ergodrift as ed
 import problems
 from ergodrift import metrics, theory, tree
+from ergodrift.cli import main
+from ergodrift.experiments import theory as studies
 from ergodrift.experiments.theory import (
     CASES,
     bounds_study,
@@ -413,3 +417,15 @@ def test_infeasibility_tends_to_what_the_fluid_says():
     assert 0.9 < share[-1] < 1
     assert f"{share[-1]:.2f} ± " in limits_table(study)
     assert CASES[2].limit(8e6, 1.0) == pytest.approx(CASES[2].limit(1e6, 1.0) / 2)
+
+
+def test_the_command_writes_numbers_tables_and_a_figure(tmp_path, monkeypatch):
+    """Made small: one curve, one mixing time."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(studies, "slopes_study", functools.partial(slopes_study, stays=(0.0,), cases=CASES[:1]))
+    options = ["--only", "slopes", "--samples", "2560", "--seeds", "4", "--out", str(tmp_path)]
+    assert main(["theory", *options]) == 0
+    found = json.loads((tmp_path / "theory.json").read_text())["slopes"]
+    text = (tmp_path / "tables.md").read_text()
+    assert all(table in text for table in (slopes_table(found), limits_table(found)))
+    assert {path.name for path in tmp_path.iterdir()} >= {"slopes.svg", "slopes.png"}
