@@ -51,7 +51,7 @@ def main() -> None:
 
             jobs = [job(algorithm) for algorithm in algorithms]
             best_of(1, *jobs)  # compile
-            times = best_of(7, *jobs)
+            times = best_of(25, *jobs)
             ratios = [spent / times[0] for spent in times[1:]]
             print(
                 f"{name:8}{seeds:6}{times[0] / options.rounds * 1e6:12.3f}{ratios[0]:8.2f}{ratios[1]:8.2f}", flush=True
