@@ -17,7 +17,7 @@ FEWEST, RECENT = 16, 64  # pairs of blocks that a level needs to count, and that
 
 
 class Scales(NamedTuple):
-    """Haar coefficients of a few series at dyadic scales: all that is kept of the past, LEVELS x series numbers four times.
+    """Haar coefficients of a few series at dyadic scales: all that is kept of the past, four tables of LEVELS x series.
 
     Attributes:
         partial: sums of the blocks that are being filled, compensated: a block of millions keeps its digits in float32.
