@@ -95,8 +95,10 @@ def feedback_at(setup: Setup, x: Any, indices: Any, at: Any) -> Feedback:
     """What the sample at place `at` of the indices says at x; to an estimator that needs it, also which one it is."""
     index, estimator, problem = setup.stream.at(indices, at), setup.method.estimator, setup.problem
     xi = setup.stream.xi(index)
-    factored = estimator.needs_factors and isinstance(problem, LinearModel)
-    feedback = problem.factored(x, xi) if factored else problem.feedback(x, xi)
+    if estimator.needs_factors and isinstance(problem, LinearModel):
+        feedback = problem.factored(x, xi)
+    else:
+        feedback = problem.feedback(x, xi)
     return feedback._replace(state=index) if estimator.needs_state else feedback
 
 
