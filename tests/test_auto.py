@@ -64,7 +64,7 @@ def test_a_linear_model_needs_less_memory_than_its_planes():
     """30 states with d = 3,000: planes of 10,000 seeds would take 14 GiB, a number a row and one more 5 MB."""
     rng = np.random.default_rng(0)
     model = ed.LinearModel("squared", ed.Ball(1.0))
-    data = model.data(rng.normal(size=(30, 1, 3000)), normals=rng.normal(size=(30, 1, 3000)), limits=[1.0])
+    data = model.data(list(rng.normal(size=(30, 1, 3000))), normals=rng.normal(size=(30, 1, 3000)), limits=[1.0])
     source, x0 = ed.IIDSource(data), np.zeros(3000)
     plain = ed.Problem(model.loss, model.constraints, model.geometry)
     assert ed.auto(model, source, x0=x0, seeds=10_000).name == "RDPP"

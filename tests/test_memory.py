@@ -244,12 +244,12 @@ def test_a_number_a_row_from_the_public_step():
     found = ed.run(ed.rdpp(), model, source, x0=np.zeros(9), num_samples=200, record=[200])
     method = ed.rdpp(source.chain.stationary, num_rows=2).bind(model)
     state = method.init(np.zeros(9), num_constraints=2)
+    samples = [jax.tree.map(lambda leaf, index=index: leaf[index], source.data) for index in range(6)]
     for index in path:
-        xi = jax.tree.map(lambda leaf: leaf[index], source.data)  # noqa: B023
-        state, _ = method.step(state, model.factored(state.x, xi)._replace(state=index))
+        state, _ = method.step(state, model.factored(state.x, samples[index])._replace(state=index))
     np.testing.assert_allclose(state.x, found.x[0, -1], rtol=1e-9, atol=1e-12)
     with pytest.raises(ValueError, match=r"feedback.factors is missing.*model.factored"):
-        method.step(state, model.feedback(state.x, xi)._replace(state=0))
+        method.step(state, model.feedback(state.x, samples[0])._replace(state=0))
 
 
 def test_a_number_a_row_is_all_that_a_state_costs():

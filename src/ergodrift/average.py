@@ -28,9 +28,9 @@ class Average:
     - uniform: 1 each, the x̄ of the paper;
     - polynomial: t^k, so that early points are forgotten (as in Lacoste-Julien, Schmidt and Bach 2012 for k = 1, and
       Shamir and Zhang 2013);
-    - suffix: 1 for the rounds after sample n, else 0, where n is the largest 64 2^j that leaves at least half of the
-      samples (Rakhlin, Shamir and Sridharan 2012, with the start of the suffix doubled on the way, so that no horizon
-      is needed and two marks suffice).
+    - suffix: 1 for the rounds after sample n, else 0, where n is the largest 64 2^j that leaves more than half of the
+      samples: the latest half to three quarters of them, all up to sample 128 (Rakhlin, Shamir and Sridharan 2012, with
+      the start of the suffix doubled on the way, so that no horizon is needed and two marks suffice).
 
     Attributes:
         degree: k.

@@ -17,10 +17,10 @@ FEWEST, RECENT = 16, 64  # pairs of blocks that a level needs to count, and that
 
 
 class Scales(NamedTuple):
-    """Haar coefficients of a few series at dyadic scales: all that is kept of the past, LEVELS x series numbers thrice.
+    """Haar coefficients of a few series at dyadic scales: all that is kept of the past, four tables of LEVELS x series.
 
     Attributes:
-        partial: sums of the blocks that are being filled.
+        partial: sums of the blocks that are being filled, compensated: a block of millions keeps its digits in float32.
         before: the mean of the block before, at each level.
         power: half the mean square difference of two neighbouring blocks (the Allan variance), over the recent pairs.
         signs: +-1, the direction along which the gradient of the loss is looked at.
@@ -68,7 +68,9 @@ class Learned:
         rng = np.random.default_rng(0)
         signs = [jnp.asarray(rng.choice([-1.0, 1.0], size=leaf.shape), kind) for leaf in leaves]
         one = jnp.ones((), kind)
-        return Scales(blank, blank, blank, jax.tree.unflatten(structure, signs), jnp.zeros((), kind), one)
+        return Scales(
+            tree.compensated(blank), blank, blank, jax.tree.unflatten(structure, signs), jnp.zeros((), kind), one
+        )
 
     def listen(self, state: Scales, t: jax.Array, feedback: Feedback) -> Scales:
         """Take in the feedback of round t."""
@@ -76,7 +78,7 @@ class Learned:
         seen = jnp.concatenate([jnp.stack([feedback.loss, along]), feedback.constraints])
         length = 2 ** np.arange(LEVELS, dtype=np.int32)[:, None]
         full, pairs = t % length == 0, t // (2 * length)
-        partial = state.partial + seen
+        partial, lost = tree.running_add(state.partial, jnp.broadcast_to(seen, state.power.shape))
         mean = partial / length.astype(partial.dtype)
         square = jnp.square(mean - state.before) / 2
         share = 1 / jnp.clip(pairs, 1, RECENT).astype(partial.dtype)
@@ -86,7 +88,7 @@ class Learned:
         long_run = jnp.max(known * length.astype(partial.dtype), axis=0)
         ratio = jnp.max(jnp.where(variance > 0, long_run / jnp.where(variance > 0, variance, 1), 1))
         return state._replace(
-            partial=jnp.where(full, 0, partial),
+            partial=(jnp.where(full, 0, partial), jnp.where(full, 0, lost)),
             before=jnp.where(full, mean, state.before),
             power=power,
             tau_mix=(jnp.maximum(ratio, 1) + 1) / 2,

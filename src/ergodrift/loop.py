@@ -13,6 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ergodrift import tree, xla
 from ergodrift.average import Average
+from ergodrift.linear import LinearModel
 from ergodrift.method import Method, zero_feedback
 from ergodrift.problem import Problem
 from ergodrift.sampler import BLOCK
@@ -95,9 +96,12 @@ def _blank(shapes: Any) -> Any:
 
 def feedback_at(setup: Setup, x: Any, indices: Any, at: Any) -> Feedback:
     """What the sample at place `at` of the indices says at x; to an estimator that needs it, also which one it is."""
-    index, estimator = setup.stream.at(indices, at), setup.method.estimator
-    ask: Any = setup.problem.factored if estimator.needs_factors else setup.problem.feedback
-    feedback = ask(x, setup.stream.xi(index))
+    index, estimator, problem = setup.stream.at(indices, at), setup.method.estimator, setup.problem
+    xi = setup.stream.xi(index)
+    if estimator.needs_factors and isinstance(problem, LinearModel):
+        feedback = problem.factored(x, xi)
+    else:
+        feedback = problem.feedback(x, xi)
     return feedback._replace(state=index) if estimator.needs_state else feedback
 
 

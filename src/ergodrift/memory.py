@@ -158,10 +158,10 @@ class Memory(EachSample):
         By visits, the average of t samples becomes one of t + 1: the old plane comes in as well, and the average goes
         out, in this last share.
         """
-        kind = notes.age.dtype
+        states, kind = notes.entries.seen.shape[0], notes.age.dtype
         waited, first = (t + 1 - entry.seen).astype(kind), entry.seen == 0
         # A state that does not exist would be taken for another: a NaN shows, and run says where.
-        known = (state >= 0) & (state < self.num_states)
+        known = (state >= 0) & (state < states)
         if not self.by_visits:
             weight = jnp.where(known, _at(self.law, state), jnp.nan)
             # All ages grow by one, and the visited state's goes back to 0.
@@ -171,7 +171,7 @@ class Memory(EachSample):
         part = jnp.where(known, 1, jnp.nan) / (before + 1)
         age = notes.age + (before - jnp.where(first, 0, times * waited) - notes.age) * part
         # What is unseen has, for all one knows, its share of the states.
-        return _met(notes, age, first, jnp.asarray(1 / self.num_states, kind)), (times + 1) * part, part
+        return _met(notes, age, first, jnp.asarray(1 / states, kind)), (times + 1) * part, part
 
 
 @tree.module()

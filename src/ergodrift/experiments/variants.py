@@ -25,13 +25,14 @@ class _Split(MultiLevel):
     """MLMC windows whose halves are kept apart; a subclass says what they make together."""
 
     def init(self, zero: Feedback, levels: Any) -> Window:
-        window = super().init(zero, levels)
-        return window._replace(total=Parts(zero, zero, zero, zero))
+        blank: Any = Parts(zero, zero, zero, zero)
+        return super().init(zero, levels)._replace(total=blank)
 
     def observe(self, window: Window, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Window, Feedback, Any]:
         seen, begins = window.seen + 1, window.seen == 0
-        early, old = 2 * seen <= window.length, tree.select(begins, tree.scale(window.total, 0), window.total)
-        parts = Parts(
+        total: Any = window.total
+        early, old = 2 * seen <= window.length, tree.select(begins, tree.scale(total, 0), total)
+        parts: Any = Parts(
             tree.select(begins, feedback, old.first),
             feedback,
             tree.add(old.early, tree.select(early, feedback, tree.scale(feedback, 0))),

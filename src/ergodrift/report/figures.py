@@ -21,7 +21,7 @@ STYLES: dict[str, tuple[str, Any]] = {
     "MDPP": ("#009E73", (0, (12, 3, 2, 3, 2, 3))),
     "ADPP": ("#000000", (0, (1, 2))),
 }
-BEYOND: dict[str, tuple[str, Any]] = {"WDPP": ("#F0E442", (0, (5, 1))), "RDPP": ("#000000", "-")}  # not on the page
+BEYOND: dict[str, tuple[str, Any]] = {"WDPP": ("#882255", (0, (5, 1))), "RDPP": ("#000000", "-")}  # not on the page
 # The paper's colours of (state, label).
 POINT_COLOURS = {
     (0, 1): "purple", (0, -1): "gold", (1, 1): "blue", (1, -1): "orange", (2, 1): "green", (2, -1): "red",
