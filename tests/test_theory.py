@@ -410,13 +410,14 @@ def test_infeasibility_tends_to_what_the_fluid_says():
     """Independent draws: within 10 % at T = 64,000, and nearer than at T = 2,000; without Slater's condition the queue
     has no equilibrium, and infeasibility falls like T^(-1/3), not T^(-1/4)."""
     study = slopes_study(64_000, seeds=16, stays=(0.0,), cases=CASES[2:3])
-    T = np.array(study["samples"], dtype=float)
+    T, limit = np.array(study["samples"], dtype=float), CASES[2].limit
+    assert limit is not None
     (entry,) = (curve["infeasibility"] for curve in study["curves"].values())
-    share = np.array(entry["mean"][0]) / CASES[2].limit(T, 1.0)
+    share = np.array(entry["mean"][0]) / limit(T, 1.0)
     assert share[0] < share[-1]
     assert 0.9 < share[-1] < 1
     assert f"{share[-1]:.2f} ± " in limits_table(study)
-    assert CASES[2].limit(8e6, 1.0) == pytest.approx(CASES[2].limit(1e6, 1.0) / 2)
+    assert limit(8e6, 1.0) == pytest.approx(limit(1e6, 1.0) / 2)
 
 
 def test_the_command_writes_numbers_tables_and_a_figure(tmp_path, monkeypatch):
