@@ -89,7 +89,7 @@ class Trip:
                 if self.hop == first + 1:  # what is compiled is compiled by now
                     began = time.monotonic()
                 if self.hop % BLOCK == 0:
-                    self.rate = (self.hop - first - 1) * len(self.place) / (time.monotonic() - began)
+                    self.rate = self._rate(first, began)
                     bar.update(self.hop, self._note())
                     self.carry = self.hub.block(self.carry, np.int32(self.hop))
                     bits = np.asarray(self.carry.indices)
@@ -109,7 +109,7 @@ class Trip:
                 self.hop += 1
                 self._check_quorum()
                 plan = Plan(self.hub, self._allowed(), self.roll.present)
-            self.rate = (self.hop - first - 1) * len(self.place) / (time.monotonic() - began)
+            self.rate = self._rate(first, began)
             self._observe()
         finally:
             bar.close()
@@ -171,6 +171,10 @@ class Trip:
             seen = self.hub.observe(self.carry, jnp.asarray(taken, jnp.int32))
             for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):
                 kept[:, slot] = np.asarray(new)
+
+    def _rate(self, first: int, began: float) -> float:
+        """Hops a second of all tokens together, since the second hop."""
+        return max(self.hop - first - 1, 0) * len(self.place) / max(time.monotonic() - began, 1e-9)
 
     def _note(self) -> str:
         visits = f"{self.visits.min():,} to {self.visits.max():,} visits an agent"
