@@ -76,6 +76,19 @@ def test_examples_are_commands(name):
         assert cli.build_parser().parse_args(example.split()[1:]).run is cli.COMMANDS[name].run
 
 
+@pytest.mark.parametrize(
+    ("arguments", "promised"),
+    [(["reproduce"], True), (["theory"], False), (["walk"], False), (["walk", "--checkpoint", "walk.npz"], True)],
+)
+def test_an_interrupted_command_promises_only_what_it_keeps(monkeypatch, capsys, arguments, promised):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.COMMANDS[arguments[0]], "run", interrupted)
+    assert cli.main(arguments) == 130
+    assert ("run the same command again to go on" in capsys.readouterr().err) == promised
+
+
 def command(out, *more):
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "JAX_PLATFORMS": "cpu"}
     given = ["--agents", "3", "--samples", "60", "--tokens", "2", "--points", "20", "--out", str(out), *more]

@@ -17,6 +17,7 @@ import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.distributed import network as networks
 from ergodrift.distributed.desk import Desk
+from ergodrift.distributed.tokens import Hub
 from ergodrift.distributed.trip import Trip
 from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
 
@@ -66,15 +67,14 @@ class Visited:
 
     def __init__(self, monkeypatch):
         self.hops = []
-        before = Trip._take_in
+        before = Hub.arrive
 
-        def take_in(trip, *answers):
-            held = trip.held.copy()
-            questions = before(trip, *answers)
-            self.hops.append(np.where(trip.held == held, trip.place, -1))
-            return questions
+        def arrive(hub, carry, sheet):
+            carry, questions, moved = before(hub, carry, sheet)
+            self.hops.append(np.where(moved, sheet[:, -2].astype(int), -1))
+            return carry, questions, moved
 
-        monkeypatch.setattr(Trip, "_take_in", take_in)
+        monkeypatch.setattr(Hub, "arrive", arrive)
 
     def path(self, token):
         places = np.array(self.hops)[:, token]

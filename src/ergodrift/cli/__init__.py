@@ -1,4 +1,8 @@
-"""The command line; each command is a module with `HELP`, `DESCRIPTION`, `EXAMPLES`, `add_options` and `run`."""
+"""The command line.
+
+Each command is a module with `HELP`, `DESCRIPTION`, `EXAMPLES`, `add_options`, `run`, and `goes_on`, which says whether
+it finds its work again after an interruption.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except KeyboardInterrupt:
-        print("\ninterrupted; run the same command again to go on", file=sys.stderr)
+        again = "; run the same command again to go on" if options.goes_on(options) else ""
+        print(f"\ninterrupted{again}", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if options.debug:
@@ -54,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
             name, help=command.HELP, description=command.DESCRIPTION, epilog=epilog, formatter_class=raw
         )
         command.add_options(added)
-        added.set_defaults(run=command.run)
+        added.set_defaults(run=command.run, goes_on=command.goes_on)
     return parser
 
 

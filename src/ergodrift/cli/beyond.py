@@ -18,6 +18,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "beyond-out")
 
 
+def goes_on(options: argparse.Namespace) -> bool:
+    """It begins anew."""
+    return False
+
+
 def run(options: argparse.Namespace) -> None:
     """The command itself."""
     make_room(options.out)

@@ -34,6 +34,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "reproduce-out")
 
 
+def goes_on(options: argparse.Namespace) -> bool:
+    """Finished algorithms are kept."""
+    return True
+
+
 def run(options: argparse.Namespace) -> None:
     """The command itself."""
     try:

@@ -23,6 +23,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "theory-out")
 
 
+def goes_on(options: argparse.Namespace) -> bool:
+    """It begins anew."""
+    return False
+
+
 def run(options: argparse.Namespace) -> None:
     """The command itself."""
     at_least(options, problems=1, samples=2560, seeds=2)

@@ -43,6 +43,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "walk-out")
 
 
+def goes_on(options: argparse.Namespace) -> bool:
+    """From its checkpoint."""
+    return options.checkpoint is not None
+
+
 def run(options: argparse.Namespace) -> None:
     """The command itself."""
     make_room(options.out)

@@ -102,6 +102,11 @@ class Roll:
         log.warning("%s is set aside: %s", self.network.names[agent], reason)
 
     @property
+    def everybody(self) -> bool:
+        """Whether all agents are present."""
+        return not self.probes and not self.reasons
+
+    @property
     def missing(self) -> dict[str, str]:
         """Why, for each agent that is not present."""
         away = dict.fromkeys(self.probes, f"away, no answer within {self.patience:g} seconds")

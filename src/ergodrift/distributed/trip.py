@@ -76,54 +76,59 @@ class Trip:
             self.saved.save(self._whole())
 
     def go(self, name: str) -> None:
-        """Make all hops that are left. What can be done while agents think is done then."""
+        """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
         bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
         questions, bits = np.asarray(self.hub.questions(self.carry)), np.asarray(self.carry.indices)
+        plan = Plan(self.hub, self._allowed(), self.roll.present)
         try:
             while self.hop < self.hops:
-                self._check_quorum()
-                target = self._allowed()
-                groups = _by_agent(target, self.roll.present)
-                answers = self.roll.ask({agent: questions[rows] for agent, rows in groups.items()})
+                answers = self.roll.ask({agent: questions[rows] for agent, rows in plan.groups.items()})
                 self._observe()
                 if self.every and self.hop % self.every == 0 and self.hop > first:
                     self.save()
                 if self.hop == first + 1:  # what is compiled is compiled by now
                     began = time.monotonic()
                 if self.hop % BLOCK == 0:
-                    self.rate = (self.hop - first - 1) * len(target) / (time.monotonic() - began)
+                    self.rate = self._rate(first, began)
                     bar.update(self.hop, self._note())
                     self.carry = self.hub.block(self.carry, np.int32(self.hop))
                     bits = np.asarray(self.carry.indices)
-                questions = self._take_in(target, groups, answers())
-                if self.paths is None:
-                    self.target = self.moves(self.place, bits[:, self.hop % BLOCK])
-                elif self.hop + 1 < self.hops:
-                    self.target = self.paths[:, self.hop + 1]
+                ahead = self._targets(plan.target, bits)
+                next_plan = Plan(self.hub, ahead, self.roll.present)
+
+                plan.fill(answers())
+                self.carry, questions, moved = self.hub.arrive(self.carry, plan.sheet)
+                if moved.all() and self.roll.everybody:
+                    self.place, self.target = plan.target, ahead
+                    self.visits += plan.visits
+                    self.hop += 1
+                    plan = next_plan
+                    continue
+                self._count(plan, moved)
+                self.target = self._targets(self.place, bits)
                 self.hop += 1
-            self.rate = (self.hop - first - 1) * len(self.place) / (time.monotonic() - began)
+                self._check_quorum()
+                plan = Plan(self.hub, self._allowed(), self.roll.present)
+            self.rate = self._rate(first, began)
             self._observe()
         finally:
             bar.close()
         self.save()
 
-    def _take_in(self, target: np.ndarray, groups: dict[int, Any], answers: dict[int, np.ndarray]) -> np.ndarray:
-        """Make the hop of all tokens whose answers are there and good; the next questions."""
-        sheet = self.hub.sheet(target)
-        for agent, answer in answers.items():
-            sheet[groups[agent], :-2], sheet[groups[agent], -1] = answer, 1
-        self.carry, questions, moved = self.hub.arrive(self.carry, sheet)
-        if moved.all():
-            self.place = target
-            self.visits += np.bincount(target, minlength=len(self.visits))
-            return questions
-        for agent in np.unique(target[(sheet[:, -1] == 1) & ~moved]):
+    def _targets(self, places: np.ndarray, bits: np.ndarray) -> np.ndarray:
+        """Where tokens that stand there go next."""
+        if self.paths is None:
+            return self.moves(places, bits[:, self.hop % BLOCK])
+        return self.paths[:, min(self.hop + 1, self.hops - 1)]
+
+    def _count(self, plan: Plan, moved: np.ndarray) -> None:
+        """Note who has moved, and who has not for want of a good answer."""
+        for agent in np.unique(plan.target[(plan.sheet[:, -1] == 1) & ~moved]):
             self.roll.set_aside(int(agent), "its answer is not finite")
         self.held += ~moved
-        self.unanswered += np.bincount(target[~moved], minlength=len(self.visits))
-        self.place = np.where(moved, target, self.place)
-        self.visits += np.bincount(target[moved], minlength=len(self.visits))
-        return questions
+        self.unanswered += np.bincount(plan.target[~moved], minlength=len(self.visits))
+        self.visits += np.bincount(plan.target[moved], minlength=len(self.visits))
+        self.place = np.where(moved, plan.target, self.place)
 
     def _allowed(self) -> np.ndarray:
         """Where tokens go at this hop: to their targets, or where they stand, if these are not there."""
@@ -167,16 +172,40 @@ class Trip:
             for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):
                 kept[:, slot] = np.asarray(new)
 
+    def _rate(self, first: int, began: float) -> float:
+        """Hops a second of all tokens together, since the second hop."""
+        return max(self.hop - first - 1, 0) * len(self.place) / max(time.monotonic() - began, 1e-9)
+
     def _note(self) -> str:
         visits = f"{self.visits.min():,} to {self.visits.max():,} visits an agent"
         return f"; {self.rate:,.0f} hops/s, {visits}, {self.roll.bytes.sum() / 1e6:,.1f} MB"
 
 
-def _by_agent(target: np.ndarray, present: np.ndarray) -> dict[int, Any]:
-    """The tokens that go to each agent, of those that are there."""
-    if len(target) == 1:  # a token on its own is worth a short way
-        agent = int(target[0])
-        return {agent: slice(None)} if present[agent] else {}
-    order = np.argsort(target, kind="stable")
-    agents, starts = np.unique(target[order], return_index=True)
-    return {int(agent): rows for agent, rows in zip(agents, np.split(order, starts[1:]), strict=True) if present[agent]}
+class Plan:
+    """One hop: who is asked for which tokens.
+
+    Attributes:
+        target: (tokens,) the agent that each is to visit.
+        groups: the tokens (rows) that go to each agent, of those that are there.
+        sheet: room for their answers.
+        visits: (agents,) how many tokens go to each.
+    """
+
+    def __init__(self, hub: Hub, target: np.ndarray, present: np.ndarray) -> None:
+        self.target = target
+        self.sheet = hub.sheet(target)
+        self.visits = np.bincount(target, minlength=len(present))
+        if len(target) == 1:  # a token on its own is worth a short way
+            agent = int(target[0])
+            self.groups: dict[int, Any] = {agent: slice(None)} if present[agent] else {}
+            return
+        order = np.argsort(target, kind="stable")
+        agents = np.flatnonzero(self.visits)
+        rows = np.split(order, np.cumsum(self.visits[agents])[:-1])
+        self.groups = {int(agent): own for agent, own in zip(agents, rows, strict=True) if present[agent]}
+
+    def fill(self, answers: dict[int, np.ndarray]) -> None:
+        """Write down the answers that came."""
+        for agent, answer in answers.items():
+            rows = self.groups[agent]
+            self.sheet[rows, :-2], self.sheet[rows, -1] = answer, 1
