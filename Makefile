@@ -36,4 +36,4 @@ lock: ## bring requirements.lock up to date
 	  --no-emit-index-url pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv bench-results beyond-out coverage-out reproduce-out
+	rm -rf .venv bench-results beyond-out coverage-out reproduce-out walk-out

@@ -16,7 +16,12 @@ def cluster():
     ray = pytest.importorskip("ray", reason="walks over real agents need Ray: pip install 'ergodrift[ray]'")
     with tempfile.TemporaryDirectory(prefix="rw", dir="/tmp", ignore_cleanup_errors=True) as short:
         # Ray's sockets lie in its folder, and their names must be short.
-        ours = {**CACHE, "JAX_COMPILATION_CACHE_DIR": f"{short}/jax", "RAY_AUTH_MODE": "disabled"}
+        ours = {
+            **CACHE,
+            "JAX_COMPILATION_CACHE_DIR": f"{short}/jax",
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_worker_niceness": "0",
+        }
         before = {name: os.environ.get(name) for name in ours}
         os.environ |= ours
         with warnings.catch_warnings():

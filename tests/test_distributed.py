@@ -17,6 +17,7 @@ from ergodrift.distributed import network as networks
 from ergodrift.distributed import wire
 from ergodrift.distributed.privacy import Secret
 from ergodrift.distributed.tokens import Moves
+from ergodrift.progress import Progress
 from ergodrift.sampler import random_block
 from walks import AGENTS, DATA, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, close, numbers
 
@@ -98,6 +99,14 @@ def test_metrics_and_summary(network):
     assert "2 tokens, 40 hops each, 1 round a visit" in lines[0]
     assert [line.split()[:3] for line in lines[2:5]] == [["agent", str(i), str(walk.visits[i])] for i in range(AGENTS)]
     assert int(lines[-1].split()[1]) == 80
+
+
+def test_the_bar_shows_hops_visits_and_bytes(network, monkeypatch):
+    notes = []
+    monkeypatch.setattr(Progress, "update", lambda bar, done, note="": notes.append((done, note)))
+    dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), x0=ZERO, num_samples=130, record=1)
+    assert [done for done, _ in notes] == [0, 64, 128]
+    assert re.fullmatch(r"; [\d,]+ hops/s, \d+ to \d+ visits an agent, 0\.0 MB", notes[-1][1])
 
 
 def test_bytes_do_not_grow_with_the_data(cluster):
