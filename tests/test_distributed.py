@@ -29,6 +29,7 @@ ALGORITHMS = {
     "pd": ed.pd(horizon=160, gradient_bound=9.0, constraint_bound=9.0),
 }
 SAMPLES = 160
+AT_ZERO = ed.Reference(ZERO, 0.0, np.zeros(2), np.zeros(2), 0.0)  # what regret is measured against here
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -69,6 +70,8 @@ def test_float32(network, local_rounds):
         np.dtype(np.float32)
     }
     close(walk.result, run, 2e-5)  # a few hundred roundings, in another order
+    found, wanted = (ed.metrics.benchmark_losses(one, PROBLEM, SOURCE, [AT_ZERO]) for one in (walk.result, run))
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)  # the path of the walk is known, repeats included
 
 
 def test_a_point_of_several_parts_and_averages(cluster):
@@ -90,6 +93,8 @@ def test_metrics_and_summary(network):
     run = ed.run(ed.edpp(4.0), PROBLEM, SOURCE, x0=ZERO, num_samples=40, seeds=2, record=4)
     violations = [ed.metrics.violation(one) for one in (walk.result, run)]
     np.testing.assert_allclose(*violations, rtol=1e-12, atol=1e-12)
+    regrets = [ed.metrics.regret(one, PROBLEM, SOURCE, [AT_ZERO] * 2) for one in (walk.result, run)]
+    np.testing.assert_allclose(*regrets, atol=1e-10)
     assert np.array_equal(walk.x, walk.result.x[:, -1])
     assert np.array_equal(walk.queue, walk.result.queue[:, -1])
     # A question is x, an answer f, its gradient, g and its Jacobian: nothing else travels, and no row of data.

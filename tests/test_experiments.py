@@ -187,15 +187,20 @@ def test_a_rerun_keeps_finished_algorithms_and_gives_the_same_results(written):
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "ergodrift.cli", "reproduce", "--out", str(tmp_path), "--samples", "2000000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "data and chain ready" in line:
-            break
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, shown = process.communicate(timeout=120)
+    # A shell's background jobs, and their children, ignore Ctrl-C unless they ask for it.
+    ask = "import signal, ergodrift.cli as cli; signal.signal(signal.SIGINT, signal.default_int_handler); cli.entry()"
+    command = [sys.executable, "-c", ask, "reproduce", "--out", str(tmp_path), "--samples", "2000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "data and chain ready" in line:
+                break
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, shown = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "interrupted; run the same command again to go on" in shown
     assert "Traceback" not in shown

@@ -43,7 +43,7 @@ def best_in_hindsight(
         found or solve_reference(problem, source, x0, loss_weights=row, every=every)
         for found, row in zip(solved, distinct, strict=True)
     ]
-    return [found for found in (solved[row] for row in which) if found is not None]
+    return [found for found in (solved[row] for row in which.ravel()) if found is not None]
 
 
 def nearby(problem: Problem, source: Source, typical: Reference, weights: np.ndarray) -> list[Reference | None]:

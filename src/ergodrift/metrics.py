@@ -147,6 +147,11 @@ def _loss_path(result: Result, source: Source, row: int) -> np.ndarray:
     else:
         paths = np.asarray(source.loss_index(result.paths))
         path = paths if paths.ndim == 1 else paths[row]
+    if len(path) < int(result.samples[-1]):
+        raise ValueError(
+            f"regret needs the path, and only {len(path)} of {int(result.samples[-1])} samples are in result.paths "
+            "(a walk on which hops were held keeps none)"
+        )
     return np.asarray(path)[: int(result.samples[-1])]
 
 

@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
     engine: dict[str, Any] = {name: getattr(options, name) for name in ("address", "checkpoint", "patience")}
     walked, found = demo(config, **engine)
-    results = {**found, "walk": describe(walked, found.pop("places"))}
+    drawn = describe(walked, found.pop("places"))
+    results = {**found, "walk": drawn}
     write_whole(options.out / "results.json", json.dumps(results))
     write_whole(options.out / "index.html", network_page(results))
     print(walked)

@@ -70,8 +70,5 @@ def _read(path: Path) -> Any:
         from pyarrow.parquet import read_table
     else:
         from pyarrow.feather import read_table  # Feather version 2 is the Arrow file format
-    return {name: column.to_numpy() for name, column in zip(*_columns(read_table(path)), strict=True)}
-
-
-def _columns(table: Any) -> tuple[list[str], list[Any]]:
-    return table.column_names, table.columns
+    table = read_table(path)
+    return {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}

@@ -53,7 +53,12 @@ class Network:
         self.ray = _ray()
         self.owns_cluster = _join(self.ray, address)
         self.runtime_env = runtime_env
-        self.desks = [self._start(number) for number in range(len(self.agents))]
+        self.desks: list[Any] = []
+        try:
+            self.desks = [self._start(number) for number in range(len(self.agents))]
+        except BaseException:
+            self.close()  # a cluster that nobody knows of would stay
+            raise
 
     def _start(self, number: int) -> Any:
         """A desk for this agent, on a node that has what it needs; Ray restarts it whenever its process dies."""
@@ -87,7 +92,7 @@ class Network:
                 return self.ray.get(ref, timeout=max(deadline - time.monotonic(), 0.0))
             except faults.RayTaskError as error:
                 raise AgentError(f"{name} cannot take part: {error.cause}") from error
-            except (faults.RayError, faults.GetTimeoutError) as error:
+            except faults.RayError as error:
                 if time.monotonic() >= deadline or "creation task" in str(error):
                     hint = f"; is there a node with {needs}?" if needs else ""
                     raise AgentError(f"{name} was not ready in time{hint} ({error})") from error
@@ -133,6 +138,9 @@ def _ray() -> Any:
 def _join(ray: Any, address: str | None) -> bool:
     """Join the cluster, or start one; whether that was done here, so that leaving it is, too."""
     if ray.is_initialized():
+        joined = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", "local", joined) and not str(address).startswith("ray://"):
+            raise ValueError(f"address={address!r}, but this process has joined {joined}; call ray.shutdown() first")
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

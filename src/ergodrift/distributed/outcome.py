@@ -17,7 +17,8 @@ class Walk:
     """What a walk leaves: its tokens as the seeds of a `Result`, and what it took to move them.
 
     Attributes:
-        result: the records, leading axes (tokens, records); `metrics` work on it as on any run's.
+        result: the records, leading axes (tokens, records), for `metrics`. Regret needs the path, which is not known
+            where a token had to go elsewhere or hold its place.
         solution: the mean of the tokens' solutions, or all of them, leading axis tokens, with combine=None.
         agents: the names of the agents, in the order of the arrays below.
         visits: (agents,) answers that were taken in, a token each.

@@ -15,9 +15,10 @@ from typing import Any
 def parcel(value: Any) -> bytes:
     """`value`, pickled. What it uses from modules of the user's own travels along; installed packages do not."""
     cloudpickle: Any = importlib.import_module("ray.cloudpickle")
+    library = tuple(Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
     with contextlib.ExitStack() as stack:
         for module in list(sys.modules.values()):
-            if _is_own(module):
+            if _is_own(module, library):
                 stack.enter_context(_by_value(cloudpickle, module))
         return cloudpickle.dumps(value)
 
@@ -27,14 +28,16 @@ def opened(sent: bytes) -> Any:
     return importlib.import_module("ray.cloudpickle").loads(sent)
 
 
-def _is_own(module: Any) -> bool:
+def _is_own(module: Any, library: tuple[Path, ...]) -> bool:
     """Whether a module is the user's own. Scripts and notebooks are sent as they are, without a word from us."""
     file = getattr(module, "__file__", None)
     if not isinstance(module, ModuleType) or not isinstance(file, str):
         return False
-    installed = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    known = module.__name__.split(".")[0] in ("__main__", "ergodrift")
-    return not known and not any(Path(file).is_relative_to(place) for place in installed)
+    if module.__name__.split(".")[0] in ("__main__", "ergodrift"):
+        return False
+    path = Path(file)
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not installed and not any(path.is_relative_to(place) for place in library)
 
 
 @contextlib.contextmanager

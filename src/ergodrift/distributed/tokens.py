@@ -85,10 +85,14 @@ def questions(program: Program, carry: loop.Carry) -> jax.Array:
 def arrive(program: Program, carry: loop.Carry, sheet: Any) -> tuple[loop.Carry, jax.Array]:
     """All answers taken in: the carry, and the next questions with a last column that says which tokens have moved."""
     take = _take_feedback if program.local_rounds == 1 else _take_visit
+    like = _answer(program)
 
     def one(carry: loop.Carry, row: Any) -> tuple[loop.Carry, jax.Array]:
-        new, sums = take(program, carry, row[:-2], row[-2].astype(jnp.int32))
-        moved = (row[-1] == 1) & loop.finite((new.state.x, new.state.queue, new.weights, sums))
+        answer = wire.unpack(row[:-2], like)
+        new = take(program, carry, answer, row[-2].astype(jnp.int32))
+        # All of the answer is looked at: a gradient that is not finite may wait in a window for rounds before it shows.
+        numbers = [leaf for leaf in jax.tree.leaves(answer) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        moved = (row[-1] == 1) & loop.finite((numbers, new.state.x, new.state.queue, new.weights))
         carry = _select(moved, new, carry)
         return carry, jnp.append(_question(program, carry), moved.astype(jnp.uint32))
 
@@ -123,16 +127,13 @@ def _answer(program: Program) -> Any:
     return Visit(*wire.blank_token(program), wire.zero_sums(program))
 
 
-def _take_feedback(program: Program, carry: loop.Carry, words: Any, agent: Any) -> tuple[loop.Carry, loop.Sums]:
-    feedback = Feedback(*wire.unpack(words, _answer(program)), state=agent)
-    new = loop.take_in(program.setup, carry, feedback)
-    return new, new.recent
+def _take_feedback(program: Program, carry: loop.Carry, answer: Any, agent: Any) -> loop.Carry:
+    return loop.take_in(program.setup, carry, Feedback(*answer, state=agent))
 
 
-def _take_visit(program: Program, carry: loop.Carry, words: Any, agent: Any) -> tuple[loop.Carry, loop.Sums]:
-    visit: Visit = wire.unpack(words, _answer(program))
+def _take_visit(program: Program, carry: loop.Carry, visit: Visit, agent: Any) -> loop.Carry:
     settled = tree.compensated_add(carry.settled, visit.recent)
-    return carry._replace(state=visit.state, weights=visit.weights, settled=settled), visit.recent
+    return carry._replace(state=visit.state, weights=visit.weights, settled=settled)
 
 
 def _select(ready: Any, new: Any, old: Any) -> Any:

@@ -31,6 +31,7 @@ class Trip:
         held: (tokens,) hops without a round.
         unanswered: (agents,) how many of these were for want of this agent's answer.
         visits: (agents,) answers taken in.
+        as_drawn: whether all tokens went where they were to go, and had an answer there.
         records: what was recorded so far.
     """
 
@@ -51,6 +52,7 @@ class Trip:
         self.hop = 0
         self.held = np.zeros(len(keys), np.int64)
         self.visits, self.unanswered = np.zeros((2, len(roll.present)), np.int64)
+        self.as_drawn = True
         self.rate = 0.0
         self.saved: Checkpoint | None = None
         self.every = 0
@@ -62,13 +64,13 @@ class Trip:
         self.carry, self.records, where, counts, numbers = saved.restore(self._whole())
         self.place, self.target, self.held = where
         self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts = counts
-        self.hop, roll.late = (int(number) for number in numbers)
+        self.hop, roll.late, self.as_drawn = int(numbers[0]), int(numbers[1]), bool(numbers[2])
 
     def _whole(self) -> Any:
         roll = self.roll
         counts = np.stack([self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts])
         where = np.stack([self.place, self.target, self.held]).astype(np.int64)
-        return self.carry, self.records, where, counts, np.array([self.hop, roll.late])
+        return self.carry, self.records, where, counts, np.array([self.hop, roll.late, self.as_drawn])
 
     def save(self) -> None:
         """Write the walk to its checkpoint, if it has one."""
@@ -104,6 +106,7 @@ class Trip:
                     self.hop += 1
                     plan = next_plan
                     continue
+                self.as_drawn = False
                 self._count(plan, moved)
                 self.target = self._targets(self.place, bits)
                 self.hop += 1
@@ -153,7 +156,8 @@ class Trip:
             where = "was not kept (pass checkpoint=...)" if self.saved is None else f"is kept in {self.saved.path}"
             lost = "; ".join(f"{name}: {reason}" for name, reason in roll.missing.items())
             raise QuorumError(
-                f"{left} agents are left at hop {self.hop}, below quorum={self.quorum} ({lost}); the walk {where}"
+                f"{left} of {len(roll.present)} agents left at hop {self.hop}, below quorum={self.quorum} ({lost}); "
+                f"the walk {where}"
             )
 
     @property

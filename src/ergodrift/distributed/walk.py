@@ -29,8 +29,8 @@ from ergodrift.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.result import Result
 from ergodrift.run import record_grid
-from ergodrift.sampler import BLOCK
-from ergodrift.source import Stream, seed_keys
+from ergodrift.sampler import BLOCK, draw
+from ergodrift.source import Stream, path_keys, seed_keys
 
 
 def walk(
@@ -119,6 +119,8 @@ def walk(
     x0 = checked_point(problem.geometry, x0)
     if paths is not None:
         paths = _checked_paths(paths, len(keys), num_samples // local_rounds, chain.num_states)
+    if isinstance(agents, Network) and (address is not None or runtime_env is not None):
+        raise ValueError("address and runtime_env belong to the Network: pass them there")
     members = agents.agents if isinstance(agents, Network) else list(agents)
     if len(members) != chain.num_states:
         raise ValueError(f"graph has {chain.num_states} nodes, but there are {len(members)} agents; one at each node")
@@ -153,11 +155,12 @@ def walk(
         if network is not agents:
             network.close()
 
+    seen = _seen(paths, chain, keys, num_samples, local_rounds) if trip.as_drawn else np.zeros((len(keys), 0), np.int32)
     records = trip.records
     each = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     kept = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
     numbers = np.arange(len(keys)) if np.ndim(tokens) == 0 else np.asarray(tokens).astype(int)
-    result = Result(algorithm.name, numbers, grid * local_rounds, **kept._asdict(), solution=each, paths=paths)
+    result = Result(algorithm.name, numbers, grid * local_rounds, **kept._asdict(), solution=each, paths=seen)
     return Walk(
         result=result,
         solution=each if combine is None else jax.tree.map(lambda leaf: leaf.mean(axis=0), each),
@@ -188,6 +191,16 @@ def _hops_at(record: Any, num_samples: int, local_rounds: int) -> np.ndarray:
     if (grid % local_rounds).any():
         raise ValueError(f"record must hold multiples of local_rounds={local_rounds}: agents keep what is in between")
     return grid // local_rounds
+
+
+def _seen(paths: Any, chain: MarkovChain, keys: Any, num_samples: int, local_rounds: int) -> Any:
+    """The agent of every sample, for regret; None where the seeds say it."""
+    if local_rounds == 1:
+        return paths
+    if paths is None:
+        blocks = -(-num_samples // local_rounds // BLOCK)
+        paths = jax.vmap(lambda key: draw(chain.sampler(), key, blocks))(path_keys(keys))
+    return np.repeat(np.asarray(paths), local_rounds, axis=1)[:, :num_samples]
 
 
 def _checked_paths(paths: Any, tokens: int, hops: int, agents: int) -> np.ndarray:
