@@ -1,7 +1,8 @@
 """What a hop costs beside a bare Ray call, and how many token-rounds a second agents make, on this machine.
 
 The bare call sends an array of the same size to an actor that sends one back. Both take turns in one process against
-the same cluster, and the best of several turns counts. Prints a table and writes bench-results/walk.json.
+the same cluster: times are the best of several turns, ratios the median of turns. Prints a table and writes
+bench-results/walk.json.
 
     python benchmarks/walk.py [--hops N]
 """

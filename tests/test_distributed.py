@@ -93,8 +93,8 @@ def test_metrics_and_summary(network):
     run = ed.run(ed.edpp(4.0), PROBLEM, SOURCE, x0=ZERO, num_samples=40, seeds=2, record=4)
     violations = [ed.metrics.violation(one) for one in (walk.result, run)]
     np.testing.assert_allclose(*violations, rtol=1e-12, atol=1e-12)
-    regrets = [ed.metrics.regret(one, PROBLEM, SOURCE, [AT_ZERO] * 2) for one in (walk.result, run)]
-    np.testing.assert_allclose(*regrets, atol=1e-10)
+    found, wanted = (ed.metrics.regret(one, PROBLEM, SOURCE, [AT_ZERO] * 2) for one in (walk.result, run))
+    np.testing.assert_allclose(found, wanted, atol=1e-10)
     assert np.array_equal(walk.x, walk.result.x[:, -1])
     assert np.array_equal(walk.queue, walk.result.queue[:, -1])
     # A question is x, an answer f, its gradient, g and its Jacobian: nothing else travels, and no row of data.
