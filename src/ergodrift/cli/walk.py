@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
     engine: dict[str, Any] = {name: getattr(options, name) for name in ("address", "checkpoint", "patience")}
     walked, found = demo(config, **engine)
     results = {**found, "walk": describe(walked, found.pop("places"))}
-    write_whole(options.out / "results.json", json.dumps(results))
+    write_whole(options.out / "results.json", json.dumps(results, allow_nan=False))
     write_whole(options.out / "index.html", network_page(results))
     print(walked)
     last = found["records"][-1]
