@@ -3,9 +3,11 @@
 import math
 import os
 import re
+import subprocess
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,6 @@ from ergodrift.average import Average
 from ergodrift.distributed import network as networks
 from ergodrift.distributed import wire
 from ergodrift.distributed.desk import Desk, _described
-from ergodrift.distributed.parcel import parcel
 from ergodrift.distributed.privacy import Secret
 from ergodrift.distributed.tokens import Moves
 from ergodrift.distributed.wire import Program
@@ -297,12 +298,13 @@ def test_a_secret_is_whole_and_the_same_for_all_who_make_it_at_once(tmp_path, mo
 
 def opened_desk(loss, file, *, number=0, name=None, data=1.0, local_rounds=1, **privacy):
     """A desk whose answers are nothing but noise, and the secret from which it draws that."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle")  # `parcel` without its search for modules
     given = dd.Privacy(**{"clip": 1.0, "noise": 1.0, **privacy}, secret=file)
-    desk = Desk(parcel(dd.Agent(np.float64(data), name=name, privacy=given)), number)
+    desk = Desk(cloudpickle.dumps(dd.Agent(np.float64(data), name=name, privacy=given)), number)
     problem = ed.Problem(loss, lambda x, xi: jnp.stack([0 * jnp.sum(x)]), ed.Ball(5.0))
-    method = ed.edpp(4.0).bind(problem) if local_rounds > 1 else None
-    setup = Setup(problem, method, None, None, Average())
-    desk.open(bytes(wire.NAME), parcel(wire.on_host(Program(setup, ZERO, 1, local_rounds, True))))
+    setup: Any = Setup(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
+    setup = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)  # as `walk` sends it
+    desk.open(bytes(wire.NAME), cloudpickle.dumps(wire.on_host(Program(setup, ZERO, 1, local_rounds, True))))
     return desk, desk.walks[bytes(wire.NAME)][2].bytes
 
 
@@ -322,35 +324,39 @@ def test_noise_is_shared_by_nothing_but_the_same_question(tmp_path):
     (desk, secret), (again, same_secret) = opened_desk(flat, file), opened_desk(lambda y, z: 0 * jnp.sum(y) * z, file)
     assert secret == same_secret  # the same function, pickled otherwise
     question = bytes(wire.NAME + ZERO.nbytes)
-    answers = [one.answer(question) for one in (desk, again)]
-    assert answers[0] == answers[1]
+    noise = np.frombuffer(desk.answer(question), float)
+    assert np.array_equal(noise, np.frombuffer(again.answer(question), float))
     for changed in (opened_desk(other, file)[0], opened_desk(flat, file, number=1)[0]):
-        answers.append(changed.answer(question))
-        pair = [np.frombuffer(answer, float) for answer in answers[-2:]]
-        assert np.abs(pair[0] - pair[1]).min() > 1e-6  # not one entry in common
+        assert np.abs(noise - np.frombuffer(changed.answer(question), float)).min() > 1e-6  # not one entry in common
 
     variants = [
         (with_table(table), {}), (with_table(table + 1e-12), {}),  # the same but for a constant
-        (other, {}), (flat, {"number": 1}), (flat, {"name": "b"}), (flat, {"data": 2.0}), (flat, {"clip": 2.0}),
-        (flat, {"noise": 2.0}), (flat, {"local_rounds": 2}), (other, {"local_rounds": 2}),
+        (flat, {"name": "b"}), (flat, {"data": 2.0}), (flat, {"clip": 2.0}),
+        (flat, {"noise": 2.0}), (flat, {"local_rounds": 2}),
     ]  # fmt: skip
     found = {secret, *(opened_desk(loss, file, **options)[1] for loss, options in variants)}
     assert len(found) == 1 + len(variants)
-    assert opened_desk(flat, file, local_rounds=2)[1] in found
-    assert opened_desk(flat, None)[1] not in found
+
+
+HOISTED = """
+import numpy as np
+from ergodrift.distributed.desk import _described
+table = np.arange(64.0)
+assert _described(lambda x: x + table, table) is None
+assert _described(lambda x: x + 1, table) is not None
+"""
 
 
 def test_a_text_that_does_not_say_all_is_not_relied_on():
     def text(start):
-        return _described(lambda x: x + np.arange(start, start + 3.0), ZERO)
+        table = start + np.arange(64.0)
+        return _described(lambda x: x[0] + table, ZERO)
 
     assert text(0) == text(0) != text(1)
     assert _described(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), ZERO) is None
-    jax.config.update("jax_use_simplified_jaxpr_constants", True)
-    try:
-        assert text(0) is None
-    finally:
-        jax.config.update("jax_use_simplified_jaxpr_constants", False)
+    # Read when JAX starts; its authors mean to make it the only way.
+    environment = {**os.environ, "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", HOISTED], env=environment, check=True, timeout=120)
 
 
 def test_private_walks_count_every_answer(cluster, tmp_path):
