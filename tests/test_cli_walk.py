@@ -134,6 +134,17 @@ def test_a_finished_walk_is_found_in_its_checkpoint_whatever_the_cluster(written
     assert after["walk"]["agents"] == before["walk"]["agents"]
 
 
+def test_clipping_alone_leaves_valid_json(cluster, tmp_path):
+    done = command(tmp_path, "--address", cluster.get_runtime_context().gcs_address, "--clip", "1")
+    assert done.returncode == 0, done.stderr
+
+    def refuse(constant):
+        raise ValueError(f"{constant} is not JSON")
+
+    found = json.loads((tmp_path / "results.json").read_text(), parse_constant=refuse)
+    assert {agent["epsilon"] for agent in found["walk"]["agents"]} == {None}
+
+
 def test_local_rounds_are_studied_as_the_page_says():
     """The table has a row an algorithm and k; fewer visits for the same samples do not help."""
     table = local_rounds_study(["edpp"], rounds=(1, 4), visits=30, tokens=8)

@@ -1,8 +1,13 @@
 """Walks over real processes give the numbers of the core; what is asked, answered and counted."""
 
 import math
+import os
 import re
+import subprocess
 import sys
+import types
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +18,17 @@ import scipy
 import ergodrift as ed
 import problems
 from ergodrift import distributed as dd
+from ergodrift.average import Average
 from ergodrift.distributed import network as networks
 from ergodrift.distributed import wire
+from ergodrift.distributed.desk import Desk, _described
 from ergodrift.distributed.privacy import Secret
 from ergodrift.distributed.tokens import Moves
+from ergodrift.distributed.wire import Program
+from ergodrift.loop import Setup
 from ergodrift.progress import Progress
 from ergodrift.sampler import random_block
+from ergodrift.types import Feedback
 from walks import AGENTS, DATA, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, close, numbers
 
 ALGORITHMS = {
@@ -197,7 +207,7 @@ def test_moves_are_those_of_the_chain():
 def test_clipping_and_noise():
     feedback = PROBLEM.feedback(ZERO + 0.5, jax.tree.map(lambda leaf: 1e3 * leaf[0], DATA))
     clip = {"loss": 1.0, "loss_grad": 2.0, "constraints": 3.0, "constraint_jac": 4.0}
-    clipped = dd.Privacy(clip).guard(feedback, jax.random.key(0))
+    clipped = dd.Privacy(types.MappingProxyType(clip)).guard(feedback, jax.random.key(0))
     for part, bound in clip.items():
         whole, cut = np.asarray(getattr(feedback, part)), np.asarray(getattr(clipped, part))
         np.testing.assert_allclose(cut, whole * min(1, bound / np.linalg.norm(whole)), rtol=1e-12)
@@ -219,6 +229,30 @@ def test_clipping_and_noise():
     parts = [np.asarray(getattr(noisy, part)).reshape(4000, -1) for part in clip]
     correlation = np.corrcoef(np.concatenate(parts, axis=1), rowvar=False)
     assert np.abs(correlation - np.eye(len(correlation))).max() < 5 / math.sqrt(4000)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_clipping_bounds_whatever_comes(dtype):
+    """Also what overflows, whose NaN would tell, and what is so large or small that a reciprocal leaves the range."""
+    range_, key = np.finfo(dtype), jax.random.key(0)
+    clipped, noised = (jax.jit(dd.Privacy(1.0, noise=noise).guard) for noise in (0.0, 2.0))
+    for entries, wanted in [
+        ([np.nan, 3.0, -4.0], [0, 0.6, -0.8]),
+        ([np.inf, -np.inf, 0.5], [0, 0, 0.5]),
+        ([np.nan] * 3, [0] * 3),
+        ([range_.max, -range_.max, range_.max], np.array([1, -1, 1]) / math.sqrt(3)),
+        ([range_.max, 0, 1], [1, 0, 0]),
+        ([range_.tiny, 0, 0], [range_.tiny, 0, 0]),
+        ([0] * 3, [0] * 3),
+    ]:
+        part = jnp.asarray(entries, dtype)
+        feedback = Feedback(part[0], part, part, {"a": part[:1], "b": part[1:]})
+        cut = clipped(feedback, key)
+        np.testing.assert_allclose(cut.loss_grad, wanted, rtol=4 * range_.eps)
+        jac = np.concatenate([cut.constraint_jac["a"], cut.constraint_jac["b"]])
+        np.testing.assert_allclose(jac, wanted, rtol=4 * range_.eps)
+        assert abs(cut.loss) <= 1
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(noised(feedback, key)))
 
 
 def test_epsilon_is_that_of_the_gaussian_mechanism():
@@ -252,6 +286,84 @@ def test_the_same_question_gets_the_same_noise_and_another_another(tmp_path):
         Secret(file)
 
 
+def test_a_secret_is_whole_and_the_same_for_all_who_make_it_at_once(tmp_path, monkeypatch):
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: Secret(tmp_path / "shared").bytes, range(64)))
+    assert len(found) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["shared"]
+
+    def full(descriptor):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        Secret(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def opened_desk(loss, file, *, number=0, name=None, data=1.0, local_rounds=1, **privacy):
+    """A desk whose answers are nothing but noise, and the secret from which it draws that."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle")  # `parcel` without its search for modules
+    given = dd.Privacy(**{"clip": 1.0, "noise": 1.0, **privacy}, secret=file)
+    desk = Desk(cloudpickle.dumps(dd.Agent(np.float64(data), name=name, privacy=given)), number)
+    problem = ed.Problem(loss, lambda x, xi: jnp.stack([0 * jnp.sum(x)]), ed.Ball(5.0))
+    setup: Any = Setup(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
+    setup = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)  # as `walk` sends it
+    desk.open(bytes(wire.NAME), cloudpickle.dumps(wire.on_host(Program(setup, ZERO, 1, local_rounds, True))))
+    return desk, desk.walks[bytes(wire.NAME)][2].bytes
+
+
+def test_noise_is_shared_by_nothing_but_the_same_question(tmp_path):
+    """Answers to two questions with the same noise would differ by what is to be hidden."""
+    file, table = tmp_path / "secret", np.arange(64.0)
+
+    def flat(x, xi):
+        return 0 * jnp.sum(x) * xi
+
+    def other(x, xi):
+        return 0 * jnp.sum(x**2) * xi
+
+    def with_table(table):
+        return lambda x, xi: 0 * jnp.sum(x) * xi * jnp.max(table)
+
+    (desk, secret), (again, same_secret) = opened_desk(flat, file), opened_desk(lambda y, z: 0 * jnp.sum(y) * z, file)
+    assert secret == same_secret  # the same function, pickled otherwise
+    question = bytes(wire.NAME + ZERO.nbytes)
+    noise = np.frombuffer(desk.answer(question), float)
+    assert np.array_equal(noise, np.frombuffer(again.answer(question), float))
+    for changed in (opened_desk(other, file)[0], opened_desk(flat, file, number=1)[0]):
+        assert np.abs(noise - np.frombuffer(changed.answer(question), float)).min() > 1e-6  # not one entry in common
+
+    variants = [
+        (with_table(table), {}), (with_table(table + 1e-12), {}),  # the same but for a constant
+        (flat, {"name": "b"}), (flat, {"data": 2.0}), (flat, {"clip": 2.0}),
+        (flat, {"noise": 2.0}), (flat, {"local_rounds": 2}),
+    ]  # fmt: skip
+    found = {secret, *(opened_desk(loss, file, **options)[1] for loss, options in variants)}
+    assert len(found) == 1 + len(variants)
+
+
+HOISTED = """
+import numpy as np
+from ergodrift.distributed.desk import _described
+table = np.arange(64.0)
+assert _described(lambda x: x + table, table) is None
+assert _described(lambda x: x + 1, table) is not None
+"""
+
+
+def test_a_text_that_does_not_say_all_is_not_relied_on():
+    def text(start):
+        table = start + np.arange(64.0)
+        return _described(lambda x: x[0] + table, ZERO)
+
+    assert text(0) == text(0) != text(1)
+    assert _described(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), ZERO) is None
+    # Read when JAX starts; its authors mean to make it the only way.
+    environment = {**os.environ, "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", HOISTED], env=environment, check=True, timeout=120)
+
+
 def test_private_walks_count_every_answer(cluster, tmp_path):
     pytest.importorskip("dp_accounting")
     privacy = [dd.Privacy(1.0, noise=100.0, secret=tmp_path / f"secret{i}") for i in range(2)]
@@ -271,6 +383,33 @@ def test_private_walks_count_every_answer(cluster, tmp_path):
             assert "epsilon" in str(walk)
             close(walk.result, again.result, 0)  # the noise is a function of the question
             assert np.abs(walk.x - run.x[:, -1]).max() > 1e-3
+
+
+def test_a_walk_is_resumed_under_the_same_privacy_only(cluster, tmp_path):
+    pytest.importorskip("dp_accounting")
+    file, one = tmp_path / "walk.npz", ed.MarkovChain([[1.0]])
+
+    def member(**changed):
+        given = {"clip": 1.0, "noise": 100.0, "secret": tmp_path / "secret"} | changed
+        return agents(1, name="a", privacy=dd.Privacy(**given))
+
+    def walk(network):
+        return dd.walk(PROBLEM, one, network, ed.edpp(4.0), x0=ZERO, num_samples=10, record=1, checkpoint=file)
+
+    with dd.Network(member()) as network:
+        first = walk(network)
+        for changed in ({"clip": 2.0}, {"noise": 200.0}, {"delta": 1e-3}):
+            network.agents = member(**changed)
+            with pytest.raises(ValueError, match=r"it belongs to a run with other arguments"):
+                walk(network)
+        file.unlink()
+        network.agents = member(noise=0.0)
+        assert walk(network).epsilon == {}  # no privacy to account for
+    file.unlink()
+    with dd.Network(member()) as network:
+        again = walk(network)
+    close(first.result, again.result, 0)  # another process, the same secret file
+    assert again.epsilon == first.epsilon == {"a": dd.Privacy(1.0, noise=100.0).epsilon(10)}
 
 
 # What is refused.

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
     walked, found = demo(config, **engine)
     drawn = describe(walked, found.pop("places"))
     results = {**found, "walk": drawn}
-    write_whole(options.out / "results.json", json.dumps(results))
+    write_whole(options.out / "results.json", json.dumps(results, allow_nan=False))
     write_whole(options.out / "index.html", network_page(results))
     print(walked)
     last = found["records"][-1]

@@ -49,21 +49,35 @@ class Desk:
         All that can fail is done here, not when the process starts: here it has somebody to tell.
         """
         if program not in self.ready:
-            self.ready = dict(list(self.ready.items())[-KEPT:]) | {program: self._made_ready(opened(program))}
-        wide, count, width, answer = self.ready[program]
+            self.ready = dict(list(self.ready.items())[-KEPT:]) | {program: self._made_ready(program)}
+        wide, count, *rest = self.ready[program]
         jax.config.update("jax_enable_x64", wide)
-        self.walks = {walk: (width, answer)}
+        self.walks = {walk: rest}
         return count
 
-    def _made_ready(self, program: Program) -> tuple[bool, int, int, Any]:
+    def _made_ready(self, sent: bytes) -> tuple[bool, int, int, Any, Secret | None]:
+        program: Program = opened(sent)
         jax.config.update("jax_enable_x64", program.wide)
         xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
         count = program.setup.problem.check(program.x0, xi)
         program = dataclasses.replace(program, num_constraints=count)
         one = functools.partial(feedback if program.local_rounds == 1 else rounds, self.agent.privacy)
         fixed = (program, xi, np.int32(self.number))
-        answer = wire.bound(lambda fixed, *asked: jax.vmap(functools.partial(one, *fixed))(*asked), fixed)
-        return program.wide, program.num_constraints, wire.question_width(program), answer
+        width = wire.question_width(program)
+
+        def answers(fixed: Any, *asked: Any) -> jax.Array:
+            return jax.vmap(functools.partial(one, *fixed))(*asked)
+
+        secret = self.secret and self.secret.of(*self._purpose(answers, fixed, width, sent))
+        return program.wide, count, width, wire.bound(answers, fixed), secret
+
+    def _purpose(self, answers: Any, fixed: Any, width: int, sent: bytes) -> list[bytes]:
+        """All that makes an answer but the question: whatever differs in it must not share its noise."""
+        numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(fixed)]
+        shapes = [(str(array.dtype), array.shape) for array in numbers]
+        description = repr((self.number, self.agent.name, self.agent.privacy, shapes)).encode()
+        program = _described(answers, fixed, np.zeros((1, width), np.uint32), np.zeros((1, 2), np.uint32))
+        return [description, program or sent, *(array.tobytes() for array in numbers)]
 
     def answer(self, sent: bytes) -> bytes:
         """One answer for each question. Nothing where the walk is not known, as after a restart.
@@ -73,10 +87,10 @@ class Desk:
         walk = self.walks.get(sent[: wire.NAME])
         if walk is None:
             return b""
-        width, answer = walk
+        width, answer, secret = walk
         questions = np.frombuffer(sent, np.uint32, offset=wire.NAME).reshape(-1, width)
         count = len(questions)
-        asked = (questions,) if self.secret is None else (questions, self.secret.keys(questions))
+        asked = (questions,) if secret is None else (questions, secret.keys(questions))
         padding = (1 << (count - 1).bit_length()) - count  # few sizes, so that few are compiled
         if padding:
             asked = tuple(np.concatenate([rows, rows[-1:].repeat(padding, 0)]) for rows in asked)
@@ -85,6 +99,18 @@ class Desk:
     def here(self) -> int:
         """The process that runs this desk."""
         return os.getpid()
+
+
+def _described(function: Any, *arguments: Any) -> bytes | None:
+    """The function as XLA is given it: the same text for the same computation, whichever process sent it and how.
+
+    Nothing where the text does not say all: a callback is named by its address, and JAX may hand constants over as
+    arguments of their own.
+    """
+    text = jax.jit(function, keep_unused=True).lower(*arguments).as_text()
+    head = text[text.index("@main(") :].split("->", 1)[0]
+    whole = head.count(": tensor<") == len(jax.tree.leaves(arguments)) and "callback" not in text
+    return text.encode() if whole else None
 
 
 def guarded(privacy: Privacy | None, problem: Problem, xi: Any, x: Any, key: Any) -> Feedback:

@@ -33,7 +33,8 @@ class Walk:
         rate: hops a second, all tokens counted, from the second hop on (compilation is over by then).
         restarts: (agents,) how often an agent's process had died and was met as a new one.
         late: answers that came after their hop was made without them, and were discarded.
-        epsilon: for each agent with noise, the privacy cost of all its answers, at its delta.
+        epsilon: for each agent with noise, the privacy cost, at its delta, of all its answers in this walk; those of
+            other walks on the same data come on top.
         pieces: in how many parts the agents that are not set aside fall; a token stays in its own.
         chain: the walk, as a Markov chain on the agents.
     """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import math
 import os
 import secrets
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +34,21 @@ class Privacy:
     all four by at most 4 / z; so n answers are one Gaussian mechanism of noise multiplier z / (4 sqrt n), whoever
     chooses the questions, and however (Dong, Roth and Su 2022, corollary 3.3).
 
-    Noise is a function of the agent's secret and the question: the same question gets the same answer, so asking
-    again after a crash tells nothing new. It is drawn in floating point, by a generator that is not cryptographic:
-    fit for agents who are honest and curious, not for a hub that breaks ciphers (Mironov 2012).
+    Entries that are not finite count as 0: an answer of NaN would tell that something overflowed.
+
+    Noise is a function of the agent's secret, of all that makes the answer (the agent, its data, the functions of the
+    problem, clip and noise) and of the question: the same question gets the same answer, so asking again after a crash
+    tells nothing new, and another function of the same data gets noise of its own. It is drawn in floating point, by a
+    generator that is not cryptographic: fit for agents who are honest and curious, not for a hub that breaks ciphers
+    (Mironov 2012).
 
     Attributes:
         clip: C_p, one number, or a mapping from each of the four parts.
         noise: z; 0 clips only, and has no privacy to account for.
         delta: the delta at which epsilon is reported.
-        secret: a file that holds the secret, made where the agent runs unless it is there; without one the secret
-            lasts as long as the agent's process: a question asked again after that gets another answer. Such answers
-            are counted, but for those between a hub's last checkpoint and its own end.
+        secret: a file that holds the secret, made where the agent runs unless it is there; agents may share one.
+            Without one the secret lasts as long as the agent's process: a question asked again after that gets another
+            answer. Such answers are counted, but for those between a hub's last checkpoint and its own end.
     """
 
     clip: Any
@@ -50,7 +57,7 @@ class Privacy:
     secret: str | Path | None = None
 
     def __post_init__(self) -> None:
-        given = self.clip if isinstance(self.clip, dict) else dict.fromkeys(PARTS, self.clip)
+        given = self.clip if isinstance(self.clip, Mapping) else dict.fromkeys(PARTS, self.clip)
         if set(given) != set(PARTS):
             raise ValueError(f"clip must be a number or have the keys {', '.join(PARTS)}, got {self.clip!r}")
         bounds = {part: check.number(f"clip[{part!r}]", given[part], above=0) for part in PARTS}
@@ -60,21 +67,22 @@ class Privacy:
 
     def guard(self, feedback: Feedback, key: jax.Array) -> Feedback:
         """What may leave of an answer. `key` must be of this answer alone."""
-        parts = feedback._asdict()
-        for part, one in zip(PARTS, jax.random.split(key, len(PARTS)), strict=True):
-            parts[part] = self._guarded(parts[part], self.clip[part], one)
-        return Feedback(**parts)
+        keys = zip(PARTS, jax.random.split(key, len(PARTS)), strict=True)
+        return Feedback(**{part: self._guarded(getattr(feedback, part), self.clip[part], one) for part, one in keys})
 
     def _guarded(self, part: Any, bound: float, key: jax.Array) -> Any:
-        # The norm of what is scaled down to entries of at most 1 does not overflow.
         leaves, structure = jax.tree.flatten(part)
-        largest = jnp.maximum(jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves])), 1e-30)
-        norm = largest * jnp.sqrt(tree.squared_norm(tree.scale(part, 1 / largest)))
-        factor = jnp.minimum(1, bound / norm)
+        leaves = [jnp.where(jnp.isfinite(leaf), leaf, 0) for leaf in leaves]
+        # Squares of entries of at most 1 do not overflow. They are divided, since 1 / largest may underflow to 0.
+        tiny = jnp.finfo(jnp.result_type(*leaves)).tiny
+        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=tiny) for leaf in leaves]))
+        units = [leaf / largest for leaf in leaves]
+        norm = jnp.sqrt(tree.squared_norm(units))
+        inside, factor = largest * norm <= bound, bound / jnp.maximum(norm, 1)
         keys = jax.random.split(key, len(leaves))
         noisy = [
-            leaf * factor + self.noise * bound * jax.random.normal(one, leaf.shape, leaf.dtype)
-            for leaf, one in zip(leaves, keys, strict=True)
+            jnp.where(inside, leaf, unit * factor) + self.noise * bound * jax.random.normal(one, leaf.shape, leaf.dtype)
+            for leaf, unit, one in zip(leaves, units, keys, strict=True)
         ]
         return structure.unflatten(noisy)
 
@@ -93,10 +101,18 @@ class Privacy:
 
 
 class Secret:
-    """What an agent's noise is drawn from: 32 bytes that only it knows."""
+    """What noise is drawn from: 32 bytes that only the agent knows, in a file or as long as this object lasts."""
 
-    def __init__(self, path: str | Path | None) -> None:
+    def __init__(self, path: str | Path | None = None) -> None:
         self.bytes = secrets.token_bytes(32) if path is None else _kept(Path(path))
+
+    def of(self, *purpose: bytes) -> Secret:
+        """A secret of its own for this purpose: a keyed hash of it. Nothing can be told from one about another."""
+        derived, digest = Secret(), hashlib.blake2b(key=self.bytes, digest_size=32)
+        for part in purpose:
+            digest.update(len(part).to_bytes(8, "big") + part)
+        derived.bytes = digest.digest()
+        return derived
 
     def keys(self, questions: np.ndarray) -> np.ndarray:
         """The seeds of one key for each question (a row), (m, 2) uint32: a keyed hash of what is asked."""
@@ -105,12 +121,17 @@ class Secret:
 
 
 def _kept(path: Path) -> bytes:
-    """The secret in this file, which is made if it is not there, for its owner's eyes alone."""
-    try:
-        with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+    """The secret in this file, which is made if it is not there, for its owner's eyes alone.
+
+    It gets its name when it is whole, unless another process was first: then that one's secret is everybody's.
+    """
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as file:  # mode 0600
             file.write(secrets.token_bytes(32))
-    except FileExistsError:
-        pass
+            file.flush()
+            os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(file.name, path)
     found = path.read_bytes()
     if len(found) != 32:
         raise ValueError(f"secret: {path} holds {len(found)} bytes, a secret has 32; name another file")

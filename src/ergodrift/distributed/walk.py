@@ -147,7 +147,9 @@ def walk(
         trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
         if checkpoint is not None:
             identity = (algorithm.name, setup, x0, local_rounds, tuple(network.names), chain.sampler(), keys, paths)
-            trip.keep(Checkpoint(checkpoint, *identity, grid, num_samples), checkpoint_every)
+            # One epsilon is computed for all answers: they must all have been guarded alike.
+            privacy = [(p.clip, p.noise, p.delta) if (p := agent.privacy) else None for agent in network.agents]
+            trip.keep(Checkpoint(checkpoint, *identity, grid, num_samples, privacy), checkpoint_every)
         clock = time.monotonic()
         trip.go(algorithm.name)
         seconds = time.monotonic() - clock
@@ -221,4 +223,5 @@ def _checked_paths(paths: Any, tokens: int, hops: int, agents: int) -> np.ndarra
 
 def _epsilon(network: Network, asked: np.ndarray) -> dict[str, float]:
     costs = zip(network.names, network.agents, asked, strict=True)
-    return {name: agent.privacy.epsilon(int(count)) for name, agent, count in costs if agent.privacy}
+    noisy = ((name, agent.privacy, int(count)) for name, agent, count in costs)
+    return {name: privacy.epsilon(count) for name, privacy, count in noisy if privacy and privacy.noise > 0}
