@@ -13,6 +13,7 @@ import scipy
 
 from ergodrift import check, tree
 from ergodrift.geometry import Geometry
+from ergodrift.logarithm import rewritten
 from ergodrift.problem import Problem
 from ergodrift.types import Feedback
 
@@ -256,7 +257,7 @@ def _surplus(link: Callable[[Any], Any], xi: Rows, x: Any) -> Any:
 def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any]:
     """sum_i link(m_i), and link'(m_i) for each i."""
     if link is not LINKS["logistic"]:
-        values, slopes = jax.jvp(link, (margins,), (jnp.ones_like(margins),))
+        values, slopes = jax.jvp(rewritten(link), (margins,), (jnp.ones_like(margins),))
         return jnp.sum(values), slopes
     decay, missed = jnp.exp(-jnp.abs(margins)), margins < 0
     slopes = -jnp.where(missed, 1, decay) / (1 + decay)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from ergodrift import tree
 from ergodrift.geometry import Geometry
+from ergodrift.logarithm import rewritten
 from ergodrift.types import Feedback
 
 
@@ -43,8 +44,8 @@ class Problem:
     @jax.jit
     def feedback(self, x: Any, xi: Any) -> Feedback:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
-        loss, loss_grad = jax.value_and_grad(self.loss)(x, xi)
-        constraints, constraint_jac = value_and_jacobian(lambda y: self.constraints(y, xi), x)
+        loss, loss_grad = jax.value_and_grad(rewritten(self.loss))(x, xi)
+        constraints, constraint_jac = value_and_jacobian(lambda y: rewritten(self.constraints)(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
 
     def rows(self, xi: Any) -> int | None:

@@ -1,0 +1,149 @@
+"""Logarithms in users' functions: ours equal JAX's to rounding, and all else of a function is left alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ergodrift as ed
+from ergodrift import logarithm
+from ergodrift.logarithm import rewritten
+
+RNG = np.random.default_rng(5)
+POSITIVE = np.concatenate([np.exp(RNG.normal(scale=scale, size=20_000)) for scale in (1e-3, 1, 20)])
+SPECIAL = np.array([0.0, -1.0, -3.0, np.inf, -np.inf, np.nan])
+KINDS = [np.float32, np.float64]
+
+
+def units(found, exact, kind):
+    """The largest error, in units of the last place of the exact value."""
+    return np.max(np.abs(np.asarray(found, np.longdouble) - exact) / np.spacing(np.abs(exact).astype(kind)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_and_log1p_are_right_to_two_units_in_the_last_place(kind):
+    x = POSITIVE.astype(kind)
+    near = np.concatenate([x, -x[x < 1], RNG.uniform(-0.999, 1, 20_000).astype(kind)])
+    with np.errstate(all="ignore"):
+        assert units(logarithm.log(jnp.asarray(x)), np.log(x.astype(np.longdouble)), kind) <= 2
+        assert units(logarithm.log1p(jnp.asarray(near)), np.log1p(near.astype(np.longdouble)), kind) <= 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_there_is_no_logarithm_or_no_finite_one(kind):
+    x = jnp.asarray(SPECIAL, kind)
+    np.testing.assert_array_equal(logarithm.log(x), jnp.log(x))
+    np.testing.assert_array_equal(logarithm.log1p(x), jnp.log1p(x))
+    a, b = jnp.meshgrid(x, jnp.append(x, 0.5))
+    np.testing.assert_array_equal(logarithm.logaddexp(a, b), jnp.logaddexp(a, b))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(-800, 800), st.floats(-800, 800))
+def test_logaddexp_and_its_derivatives(a, b):
+    theirs, of_theirs = jax.value_and_grad(jnp.logaddexp, (0, 1))(a, b)
+    ours, of_ours = jax.value_and_grad(logarithm.logaddexp, (0, 1))(a, b)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-15, atol=1e-15)
+    # JAX takes its weights from e^(a - value): the digits that a and the value share are lost to it.
+    np.testing.assert_allclose(of_ours, of_theirs, rtol=1e-15 * (10 + abs(a) + abs(b)), atol=1e-300)
+    assert sum(of_ours) == pytest.approx(1, abs=1e-15)
+
+
+SPELLINGS = {
+    "softplus": lambda z: jax.nn.softplus(-z),
+    "log1p of exp": lambda z: jnp.log1p(jnp.exp(-z)),
+    "log of 1 + exp": lambda z: jnp.log(1 + jnp.exp(-z)),
+    "log sigmoid": lambda z: -jax.nn.log_sigmoid(z),
+    "log of sigmoid": lambda z: -jnp.log(jax.nn.sigmoid(z)),
+    "logaddexp": lambda z: jnp.logaddexp(0.0, -z),
+    "logsumexp": lambda z: jax.nn.logsumexp(jnp.stack([jnp.zeros_like(z), -z]), axis=0),
+    "row by row": jax.vmap(lambda z: jax.nn.softplus(-z)),
+    "jitted": jax.jit(lambda z: jax.jit(jax.nn.softplus)(-z)),
+    "entropy": lambda z: -jax.scipy.special.entr(jax.nn.sigmoid(z)),
+    "no logarithm": lambda z: jnp.maximum(1 - z, 0),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_feedback_equals_plain_automatic_differentiation(spelling, kind):
+    def loss(x, xi):
+        return jnp.mean(SPELLINGS[spelling](xi["y"] * (xi["X"] @ x)))
+
+    xi = {"X": RNG.normal(size=(50, 3)).astype(kind), "y": RNG.choice([-1, 1], size=50).astype(kind)}
+    x = jnp.asarray(RNG.normal(size=3), kind)
+    problem = ed.Problem(loss, lambda x, xi: loss(x, xi)[None] - 0.5, ed.Ball(5.0))
+    found, (value, grad) = problem.feedback(x, xi), jax.value_and_grad(loss)(x, xi)
+    near = functools.partial(np.testing.assert_allclose, rtol=20 * np.finfo(kind).eps, atol=5 * np.finfo(kind).eps)
+    near(found.loss, value)
+    near(found.loss_grad, grad)
+    near(found.constraints[0], value - 0.5)
+    near(found.constraint_jac[0], grad)
+    assert found.loss.dtype == kind
+
+
+def primitives(function, *arguments):
+    return str(jax.make_jaxpr(function)(*arguments))
+
+
+def test_a_users_own_derivative_is_kept():
+    """Also of a function that has a famous name, and beside logarithms that are replaced."""
+
+    @jax.custom_jvp
+    def logaddexp(a, b):
+        return jnp.logaddexp(a, b)
+
+    logaddexp.defjvp(lambda primals, tangents: (logaddexp(*primals), 7.0 * tangents[0]))
+
+    @jax.custom_vjp
+    def odd(x):
+        return jnp.log(x)
+
+    odd.defvjp(lambda x: (odd(x), x), lambda x, out: (11.0 * out,))
+    grad = jax.grad(rewritten(lambda x: logaddexp(x, 0.0) + odd(x) + jnp.log1p(x)))
+    assert grad(1.0) == 7 + 11 + 0.5
+
+
+def test_control_flow_and_integers_and_extra_outputs_go_through():
+    def function(x, steps):
+        total, each = jax.lax.scan(lambda carry, y: (carry + y, jnp.log1p(y)), 0.0, x)
+        half = jax.lax.cond(steps > 2, jnp.sin, jnp.cos, jnp.log(total))
+        bound = jax.lax.fori_loop(0, steps, lambda _, value: value * 0.5, half)
+        jax.debug.callback(lambda value: None, bound)
+        order = jnp.argsort(x)
+        return {"a": jax.checkpoint(lambda y: jnp.log(y) ** 2)(total), "b": (bound, each[order]), "c": steps + 1}
+
+    x = jnp.asarray(RNG.uniform(1, 2, 4))
+    for steps in (1, 5):
+        ours, theirs = rewritten(function)(x, steps), function(x, steps)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-14), ours, theirs)
+    grads = [jax.jit(jax.grad(lambda x, f=f: f(x, 5)["a"]))(x) for f in (rewritten(function), function)]
+    np.testing.assert_allclose(*grads, rtol=1e-14)
+
+
+def test_a_function_without_logarithms_is_not_touched_and_small_types_are_left():
+    def plain(x):
+        return jnp.sum(jnp.exp(x) ** 2)
+
+    def half(x):
+        return jnp.sum(jnp.log(x))
+
+    assert primitives(rewritten(plain), jnp.ones(3)) == primitives(plain, jnp.ones(3))
+    assert primitives(rewritten(half), jnp.ones(3, jnp.float16)) == primitives(half, jnp.ones(3, jnp.float16))
+    assert " log " not in primitives(rewritten(half), jnp.ones(3))
+    assert " log1p " not in primitives(jax.grad(rewritten(jax.nn.softplus)), 1.0)
+
+
+def test_the_gradient_of_softplus_takes_one_exponential():
+    """What XLA can share it does: the loop over rows has one exponential, where JAX's own derivative has two."""
+    z = jnp.ones(2000)
+
+    def count(loss):
+        compiled = jax.jit(jax.value_and_grad(lambda z: jnp.mean(loss(z)))).lower(z).compile()
+        return str(compiled.as_text()).count(" exponential(")
+
+    assert count(rewritten(jax.nn.softplus)) == 1 < count(jax.nn.softplus)
