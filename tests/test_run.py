@@ -291,3 +291,31 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, content):
     with pytest.raises(ValueError, match=r"checkpoint .*run\.npz cannot be used"):
         run(checkpoint=path)
     assert path.read_bytes() == content
+
+
+LOUD = {"JAX_LOG_COMPILES": "1"}
+
+
+def test_seeds_spread_over_two_devices_give_the_same_numbers_and_compile_once(tmp_path):
+    """In a process of its own: how many devices a CPU has is settled before JAX starts."""
+    code = """
+        import sys
+        import jax, jax.numpy as jnp, numpy as np
+        jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+        jax.config.update("jax_enable_x64", True)
+        import ergodrift as ed
+
+        source = ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.2, 0.8]]), np.eye(2))
+        problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.3, ed.Ball(2.0))
+        run = lambda **options: ed.run(ed.mdpp(), problem, source, x0=np.zeros(2), num_samples=5000, seeds=4, **options)
+        result = run()  # several calls into the loop, each from where the last one left its arrays
+        kept = run(checkpoint=sys.argv[2] + ".checkpoint")
+        again = run(checkpoint=sys.argv[2] + ".checkpoint")
+        np.testing.assert_array_equal(kept.x, again.x)
+        np.save(sys.argv[2], np.concatenate([result.x, kept.x, result.x_mean], axis=2))
+    """
+    for devices in ("1", "2"):
+        command = [sys.executable, "-c", textwrap.dedent(code), devices, tmp_path / devices]
+        said = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | LOUD).stderr
+        assert said.count("Finished XLA compilation of jit(advance)") == 1
+    np.testing.assert_array_equal(np.load(tmp_path / "1.npy"), np.load(tmp_path / "2.npy"))

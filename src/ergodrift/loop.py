@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ergodrift import tree, xla
 from ergodrift.average import Average
@@ -241,8 +241,20 @@ def advance_on(devices: tuple[Any, ...]) -> Any:
     if len(devices) > 1:
         whole, share = PartitionSpec(), PartitionSpec("seeds")
         places = {"in_specs": (whole, share, share, whole, whole, whole), "out_specs": (share, share, whole, whole)}
-        function = jax.shard_map(function, mesh=Mesh(np.array(devices), ("seeds",)), check_vma=False, **places)
+        function = jax.shard_map(function, mesh=_mesh(devices), check_vma=False, **places)
     return jax.jit(function, donate_argnums=2, compiler_options=xla.options())
+
+
+def spread(devices: tuple[Any, ...], setup: Setup, place: tuple[Carry, Record, Any, Any]) -> Any:
+    """Setup and place of a loop on the devices that `advance_on` will leave them on: else it would compile twice."""
+    if len(devices) == 1:
+        return setup, place
+    whole, share = (NamedSharding(_mesh(devices), spec) for spec in (PartitionSpec(), PartitionSpec("seeds")))
+    return jax.device_put((setup, place), (whole, (share, share, whole, whole)))
+
+
+def _mesh(devices: tuple[Any, ...]) -> Mesh:
+    return Mesh(np.array(devices), ("seeds",))
 
 
 class Fault(NamedTuple):

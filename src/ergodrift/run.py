@@ -142,7 +142,9 @@ def _drive(
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, name, setup, carry, num_samples)
         place = saved.restore(place)
-    advance = loop.advance_on(_devices(len(seeds)))
+    devices = _devices(len(seeds))
+    advance = loop.advance_on(devices)
+    setup, place = loop.spread(devices, setup, place)
     bar = Progress(name, num_samples)
     done, chunk, ahead = int(place[2]), 1024, None
     try:
