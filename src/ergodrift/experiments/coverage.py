@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import functools
 import json
+import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,12 +27,11 @@ from ergodrift.trust.relaxation import relaxation
 from ergodrift.trust.transitions import estimate_chain
 
 DELTA = 0.05
+KINDS = ("intervals", "mixing")
 TAUS = (1, 10, 100, 1000)
 LENGTHS = (50, 200, 1000)  # n / tau_mix of the intervals
 MIXING_LENGTHS = (100, 300)  # n / tau_mix of the mixing times
 CHUNK = 3e7  # samples held in memory at once
-MOST = 4e8  # samples of one cell of the table: the longest series have fewer repetitions
-MOST_RESAMPLED = 20_000  # longer series are left out of the i.i.d. bootstrap
 SHIFTS = (-3.0, -2.0, -1.0, 1.0, 2.0, 3.0)  # mean violations, in standard errors, at which verdicts are judged
 
 
@@ -127,7 +129,7 @@ def bounded(family: Family, method: str) -> Callable[[np.ndarray, float], Any]:
     return lambda values, delta: getattr(intervals, method)(values, delta, max(tau, 0.5), *ends)
 
 
-def interval_methods(family: Family, n: int) -> dict[str, Callable[[np.ndarray, float], Any]]:
+def interval_methods(family: Family) -> dict[str, Callable[[np.ndarray, float], Any]]:
     """All intervals that apply to these data, by name."""
     found: dict[str, Any] = {
         "batch": intervals.batch,
@@ -141,29 +143,23 @@ def interval_methods(family: Family, n: int) -> dict[str, Callable[[np.ndarray, 
         found["anytime"] = bounded(family, "anytime")
     found["anytime, no bounds"] = intervals.anytime_asymptotic
     found["i.i.d. normal"] = intervals.iid_normal
-    if n <= MOST_RESAMPLED:
-        found["i.i.d. bootstrap"] = intervals.iid_bootstrap
+    found["i.i.d. bootstrap"] = intervals.iid_bootstrap
     return found
 
 
 def study_intervals(family: Family, n: int, repetitions: int, seed: int) -> list[dict[str, Any]]:
     """Coverage, width and wrong verdicts of every method on the same data."""
     rng = np.random.default_rng(seed)
-    repetitions = int(min(repetitions, max(MOST / n, 100)))
-    methods = interval_methods(family, n)
+    methods = interval_methods(family)
     ends: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     means = []
-    slow = {"bootstrap", "anytime, no bounds", "i.i.d. bootstrap"}
     done = 0
     while done < repetitions:
         count = int(min(repetitions - done, max(CHUNK / n, 1)))
         values = family.value(family.simulate(rng, n, count)).astype(np.float64)
         means.append(values.mean(axis=0))
         for name, method in methods.items():
-            # The slow ones see the first quarter of the repetitions.
-            few = values[:, : max(repetitions // 4 - done, 0)] if name in slow else values
-            if few.shape[1]:
-                ends[name].append(np.stack(method(few, DELTA)))
+            ends[name].append(np.stack(method(values, DELTA)))
         done += count
     error = np.concatenate(means).std()
     rows = []
@@ -218,31 +214,64 @@ def study_mixing(family: Family, n: int, repetitions: int, seed: int) -> dict[st
     }
 
 
-def study(
+class Cell(NamedTuple):
+    """One cell of a table: a kind of data at one mixing time, and the length of its series."""
+
+    kind: str  # "intervals" or "mixing"
+    tau: int
+    number: int  # of the family
+    ratio: int  # n / tau_mix
+    repetitions: int
+
+    def study(self) -> list[dict[str, Any]]:
+        """The rows of this cell. Its seed is its own: who computes it, and when, changes nothing."""
+        family, seed = families(self.tau)[self.number], 1000 * self.number + self.ratio
+        n = max(int(self.ratio * family.tau_mix), 50)
+        if self.kind == "mixing":
+            return [study_mixing(family, n, self.repetitions, seed + 500)]
+        return study_intervals(family, n, self.repetitions, seed)
+
+
+def cells(
     taus: Sequence[int] = TAUS,
     repetitions: int = 2000,
     lengths: Sequence[int] = LENGTHS,
     mixing_lengths: Sequence[int] = MIXING_LENGTHS,
-    mixing_repetitions: int = 300,
+    mixing_repetitions: int = 500,
+) -> list[Cell]:
+    """All cells, in the order of the tables."""
+    found = []
+    for tau in taus:
+        for number in range(len(families(1))):
+            found += [Cell("intervals", tau, number, ratio, repetitions) for ratio in lengths]
+            found += [Cell("mixing", tau, number, ratio, mixing_repetitions) for ratio in mixing_lengths]
+    return found
+
+
+def study(
+    wanted: Sequence[Cell],
+    jobs: int = 1,
     say: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
-    """The whole study; `keep` is called with what there is after each kind of data."""
-    rows: list[dict[str, Any]] = []
-    mixing: list[dict[str, Any]] = []
-    found = {"schema": "ergodrift coverage v1", "confidence": 1 - DELTA, "intervals": rows, "mixing": mixing}
-    for tau in taus:
-        for number, family in enumerate(families(tau)):
-            began = time.monotonic()
-            for ratio in lengths:
-                n = max(int(ratio * family.tau_mix), 50)
-                rows += study_intervals(family, n, repetitions, seed=1000 * number + ratio)
-            for ratio in mixing_lengths:
-                n = max(int(ratio * family.tau_mix), 50)
-                mixing.append(study_mixing(family, n, mixing_repetitions, seed=1000 * number + ratio + 500))
-            say(f"tau_mix {family.tau_mix:g}, {family.name}: {time.monotonic() - began:.0f} s")
-            keep(found)
-    return found
+    """The whole study, on `jobs` processes; `keep` is called with what there is after each cell."""
+    done: dict[Cell, list[dict[str, Any]]] = {}
+
+    def found() -> dict[str, Any]:
+        rows = {kind: [row for cell in wanted if cell.kind == kind for row in done.get(cell, [])] for kind in KINDS}
+        return {"schema": "ergodrift coverage v1", "confidence": 1 - DELTA, **rows}
+
+    began = time.monotonic()
+    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        longest_first = sorted(wanted, key=lambda cell: -cell.tau * cell.ratio)
+        futures = {pool.submit(cell.study): cell for cell in longest_first}
+        for future in concurrent.futures.as_completed(futures):
+            cell = futures[future]
+            done[cell] = future.result()
+            at, data = f"{time.monotonic() - began:5.0f} s, {len(done)}/{len(wanted)}", done[cell][0]["data"]
+            say(f"{at}: {cell.kind}, {data}, tau_mix = {cell.tau}, n = {cell.ratio} tau_mix")
+            keep(found())
+    return found()
 
 
 def tables(found: dict[str, Any]) -> str:
@@ -302,15 +331,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m ergodrift.experiments.coverage", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tau_mix 1 and 10, 200 repetitions: under a minute")
     parser.add_argument("--repetitions", type=int, metavar="K", help="of each interval (default: 2000)")
-    parser.add_argument("--mixing-repetitions", type=int, metavar="K", help="of each mixing time (default: 300)")
+    parser.add_argument("--mixing-repetitions", type=int, metavar="K", help="of each mixing time (default: 500)")
     parser.add_argument("--taus", type=int, nargs="+", metavar="TAU", help="mixing times (default: 1 10 100 1000)")
     parser.add_argument("--lengths", type=int, nargs="+", metavar="L", help="n / tau_mix (default: 50 200 1000)")
-    parser.add_argument("--only", choices=("intervals", "mixing"), help="one of the two studies (default: both)")
+    parser.add_argument("--only", choices=KINDS, help="one of the two studies (default: both)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--out", type=Path, default=Path("coverage-out"), help="folder (default: %(default)s)")
     options = parser.parse_args(arguments)
     taus = options.taus or ((1, 10) if options.quick else TAUS)
     repetitions = options.repetitions or (200 if options.quick else 2000)
-    mixing_repetitions = options.mixing_repetitions or (20 if options.quick else 300)
+    mixing_repetitions = options.mixing_repetitions or (20 if options.quick else 500)
     options.out.mkdir(parents=True, exist_ok=True)
 
     def keep(found: dict[str, Any]) -> None:
@@ -321,7 +351,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lengths = () if options.only == "mixing" else options.lengths or LENGTHS
     mixing_lengths = () if options.only == "intervals" else MIXING_LENGTHS
     say = functools.partial(print, flush=True)
-    print(tables(study(taus, repetitions, lengths, mixing_lengths, mixing_repetitions, say=say, keep=keep)))
+    wanted = cells(taus, repetitions, lengths, mixing_lengths, mixing_repetitions)
+    print(tables(study(wanted, options.jobs, say=say, keep=keep)))
 
 
 if __name__ == "__main__":

@@ -258,9 +258,13 @@ def iid_normal(values: np.ndarray, delta: float) -> Bounds:
 
 def iid_bootstrap(values: np.ndarray, delta: float, resamples: int = 200, seed: int = 0) -> Bounds:
     """Percentiles of the means of samples drawn again one by one, as if they were independent."""
-    rng = np.random.default_rng(seed)
-    weights = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=resamples)
-    found = np.quantile(weights @ values / len(values), [delta / 2, 1 - delta / 2], axis=0)
+    rng, n = np.random.default_rng(seed), len(values)
+    means = []
+    for start in range(0, resamples, 20):  # at once they would take resamples x n numbers
+        drawn = rng.integers(n, size=(min(20, resamples - start), n))
+        times = np.stack([np.bincount(row, minlength=n) for row in drawn]).astype(float)
+        means.append(times @ values / n)
+    found = np.quantile(np.concatenate(means), [delta / 2, 1 - delta / 2], axis=0)
     return found[0], found[1]
 
 
