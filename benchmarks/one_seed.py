@@ -19,7 +19,7 @@ import ergodrift as ed
 SEEDS = 64
 
 
-def naive(source, y_first):
+def naive(source, log1p):
     """The same problem as a user may write it: rows (n, 3), labels beside them, derivatives by JAX."""
     data = source.data
     rows = np.moveaxis(columns(data), 1, 2)
@@ -37,7 +37,7 @@ def naive(source, y_first):
     def softplus(x, xi):
         return jnp.mean(jax.nn.softplus(-xi["y"] * (xi["X"] @ x)))
 
-    loss = log1p_exp if y_first else softplus
+    loss = log1p_exp if log1p else softplus
     return ed.Problem(loss, constraints, ed.Ball(RADIUS)), ed.MarkovSource(source.chain, table)
 
 

@@ -27,6 +27,8 @@ class Desk:
     """Ray makes an actor of it. It keeps nothing between questions but its data: asked twice, it answers the same."""
 
     def __init__(self, agent: bytes, number: int) -> None:
+        # Each answer is waited for: a thread to compute it in the background would have to be woken up for it.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
         self.sent, self.number = agent, number
         self.walks: dict[bytes, Any] = {}  # what answers the questions of a walk; the last one only
         self.ready: dict[bytes, Any] = {}  # the same, by what was said when a walk began

@@ -67,7 +67,9 @@ class Network:
         options: dict[str, Any] = {"num_cpus": needs.pop("CPU", 0), "num_gpus": needs.pop("GPU", 0)}
         if self.runtime_env is not None:
             options["runtime_env"] = self.runtime_env
-        desk = self.ray.remote(Desk).options(resources=needs, max_restarts=-1, max_task_retries=0, **options)
+        desk = self.ray.remote(Desk).options(
+            resources=needs, max_restarts=-1, max_task_retries=0, enable_task_events=False, **options
+        )
         return desk.remote(parcel(agent), number)
 
     def revive(self, number: int, error: Exception) -> None:

@@ -56,10 +56,11 @@ class Roll:
         return answers
 
     def _send(self, agent: int, rows: np.ndarray) -> Any:
-        self.messages[agent] += 1
+        ref = self.network.desks[agent].answer.remote(self.walk + rows.tobytes())
+        self.messages[agent] += 1  # while it travels
         self.bytes[agent] += rows.nbytes
         self.asked[agent] += len(rows) * self.rounds
-        return self.network.desks[agent].answer.remote(self.walk + rows.tobytes())
+        return ref
 
     def _answer(self, agent: int, rows: np.ndarray, ref: Any, deadline: float) -> np.ndarray | None:
         faults, reopening = self.ray.exceptions, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from ergodrift.distributed import wire
 from ergodrift.distributed.wire import Program, Token, Visit
 from ergodrift.method import zero_feedback
 from ergodrift.sampler import Transitions, random_block
+from ergodrift.source import level_keys, path_keys, seed_keys
 from ergodrift.types import Feedback
 
 
@@ -37,76 +39,117 @@ class Moves:
         return self.targets[places, chosen]
 
 
+class Tokens(NamedTuple):
+    """All tokens between two hops, one row each: what a hop changes, as 32-bit words, and the rest of the carry.
+
+    One array, since each that goes into a compiled function, or comes out of it, adds to the time of a hop.
+    """
+
+    moving: Any
+    resting: loop.Carry  # None where `moving` has it
+
+
 class Hub:
     """The compiled functions of a walk on its tokens; two walks that differ in numbers only share them."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.answer_width = wire.width(_answer(program))
-        self.moving = ("state", "weights", "recent" if program.local_rounds == 1 else "settled")
         self.start = wire.bound(start, program)
+        self.packed = wire.bound(packed, program)
+        self.unpacked = wire.bound(unpacked, program)
         self.questions = wire.bound(questions, program)
         self.block = wire.bound(block, program, donate=True)
         self.observe = wire.bound(observe, program)
         self._arrive = wire.bound(arrive, program, donate=True)
 
     def sheet(self, agents: np.ndarray) -> np.ndarray:
-        """Room for the answers of a hop, one row a token: the answer, who was asked, and 1 if there is an answer.
-
-        One array, since each that goes into a compiled function costs a call time.
-        """
+        """Room for the answers of a hop, one row a token: the answer, who was asked, and 1 if there is an answer."""
         sheet = np.zeros((len(agents), self.answer_width + 2), np.uint32)
         sheet[:, -2] = agents
         return sheet
 
-    def arrive(self, carry: loop.Carry, sheet: np.ndarray) -> tuple[loop.Carry, np.ndarray, np.ndarray]:
-        """The carry after all answers, the next questions, and which tokens have moved.
+    def arrive(self, tokens: Tokens, sheet: np.ndarray) -> tuple[Tokens, np.ndarray, np.ndarray]:
+        """The tokens after all answers, the next questions, and which tokens have moved.
 
         A token without an answer, or with one that is not finite, stays as it is, to the last bit.
         """
-        # Of a carry, a hop needs three parts; every array that goes along costs a call time.
-        resting = {name: getattr(carry, name) for name in carry._fields if name not in self.moving}
-        new, out = self._arrive(carry._replace(**dict.fromkeys(resting)), sheet)
+        moving, out = self._arrive(tokens.moving, sheet)
         out = np.asarray(out)
-        return new._replace(**resting), out[:, :-1], out[:, -1] == 1
+        return Tokens(moving, tokens.resting), out[:, :-1], out[:, -1] == 1
 
 
-def start(program: Program, starts: Any, levels: Any) -> loop.Carry:
-    """The carry before the first hop, one row a token."""
-    carry = loop.start(program.setup, program.x0, program.num_constraints, starts, levels)
-    return _as_kept(program, carry)
+def start(program: Program, starts: Any, levels: Any) -> Tokens:
+    """The tokens before the first hop."""
+    return packed(program, _first(program, starts, levels))
 
 
-def questions(program: Program, carry: loop.Carry) -> jax.Array:
+def packed(program: Program, carry: loop.Carry) -> Tokens:
+    """The tokens that a carry of the core's loop holds, one row a token."""
+    moving = {name: getattr(carry, name) for name in _moving(program)}
+    return Tokens(jax.vmap(wire.pack)(moving), carry._replace(**dict.fromkeys(moving)))
+
+
+def unpacked(program: Program, tokens: Tokens) -> loop.Carry:
+    """The carry of the core's loop."""
+    moving = jax.vmap(lambda words: wire.unpack(words, _like(program)))(tokens.moving)
+    return tokens.resting._replace(**moving)
+
+
+def questions(program: Program, tokens: Tokens) -> jax.Array:
     """What the agents are asked, one row a token."""
-    return jax.vmap(lambda one: _question(program, one))(carry)
+    return jax.vmap(lambda one: _question(program, one))(unpacked(program, tokens))
 
 
-def arrive(program: Program, carry: loop.Carry, sheet: Any) -> tuple[loop.Carry, jax.Array]:
-    """All answers taken in: the carry, and the next questions with a last column that says which tokens have moved."""
+def arrive(program: Program, moving: Any, sheet: Any) -> tuple[Any, jax.Array]:
+    """All answers taken in: what moves, and the next questions with a last column that says which tokens have moved."""
     take = _take_feedback if program.local_rounds == 1 else _take_visit
-    like = _answer(program)
+    answer_like, token_like = _answer(program), _like(program)
+    resting: dict[str, Any] = {name: None for name in loop.Carry._fields if name not in token_like}
 
-    def one(carry: loop.Carry, row: Any) -> tuple[loop.Carry, jax.Array]:
-        answer = wire.unpack(row[:-2], like)
+    def one(words: Any, row: Any) -> tuple[Any, jax.Array]:
+        answer, carry = wire.unpack(row[:-2], answer_like), loop.Carry(**wire.unpack(words, token_like), **resting)
         new = take(program, carry, answer, row[-2].astype(jnp.int32))
         # All of the answer is looked at: a gradient that is not finite may wait in a window for rounds before it shows.
         numbers = [leaf for leaf in jax.tree.leaves(answer) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         moved = (row[-1] == 1) & loop.finite((numbers, new.state.x, new.state.queue, new.weights))
         carry = _select(moved, new, carry)
-        return carry, jnp.append(_question(program, carry), moved.astype(jnp.uint32))
+        kept = wire.pack({name: getattr(carry, name) for name in token_like})
+        return kept, jnp.append(_question(program, carry), moved.astype(jnp.uint32))
 
-    return jax.vmap(one)(carry, sheet)
-
-
-def block(program: Program, carry: loop.Carry, hop: Any) -> loop.Carry:
-    """The carry at the start of the block of hops that begins here, with its random bits."""
-    return _as_kept(program, jax.vmap(lambda one: loop.next_block(program.setup, one, hop))(carry))
+    return jax.vmap(one)(moving, sheet)
 
 
-def observe(program: Program, carry: loop.Carry, taken: Any) -> loop.Record:
+def block(program: Program, tokens: Tokens, hop: Any) -> Tokens:
+    """The tokens at the start of the block of hops that begins here, with its random bits."""
+    carry = jax.vmap(lambda one: loop.next_block(program.setup, one, hop))(unpacked(program, tokens))
+    return packed(program, _as_kept(program, carry))
+
+
+def observe(program: Program, tokens: Tokens, taken: Any) -> loop.Record:
     """The records of tokens that have taken so many samples."""
+    carry = unpacked(program, tokens)
     return jax.vmap(lambda one, taken: loop.observe(program.setup, one, taken))(carry, taken)
+
+
+def _first(program: Program, starts: Any, levels: Any) -> loop.Carry:
+    return _as_kept(program, loop.start(program.setup, program.x0, program.num_constraints, starts, levels))
+
+
+def _moving(program: Program) -> tuple[str, ...]:
+    """The parts of a carry that a hop changes."""
+    return "state", "weights", "recent" if program.local_rounds == 1 else "settled"
+
+
+def _like(program: Program) -> dict[str, Any]:
+    """The shapes of what moves, of one token."""
+    keys = seed_keys(1)
+    carry = jax.eval_shape(functools.partial(_first, program), path_keys(keys), level_keys(keys))
+    return {name: jax.tree.map(_row, getattr(carry, name)) for name in _moving(program)}
+
+
+def _row(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
 def _as_kept(program: Program, carry: loop.Carry) -> loop.Carry:

@@ -24,7 +24,7 @@ class Trip:
     """All tokens of a walk, between two hops.
 
     Attributes:
-        carry: the tokens, as the core's loop carries seeds.
+        tokens: what the core's loop carries for each seed.
         place: (tokens,) the agent each stands at.
         target: (tokens,) the agent each is to visit next.
         hop: hops made.
@@ -43,10 +43,10 @@ class Trip:
         starts, first = jax.vmap(chain.sampler().start)(path_keys(keys))
         self.target = np.asarray(first) if paths is None else paths[:, 0]
         self.place = self.target
-        self.carry = hub.start(starts, level_keys(keys))
+        self.tokens = hub.start(starts, level_keys(keys))
         # The solution is taken at the end, whether or not that is recorded.
         self.slots = {int(hop): slot for slot, hop in enumerate(np.union1d(grid, [hops]))}
-        shapes = jax.eval_shape(hub.observe, self.carry, jnp.zeros(len(keys), jnp.int32))
+        shapes = jax.eval_shape(hub.observe, self.tokens, jnp.zeros(len(keys), jnp.int32))
         room = (len(keys), len(self.slots))
         self.records: Any = jax.tree.map(lambda leaf: np.zeros((*room, *leaf.shape[1:]), leaf.dtype), shapes)
         self.hop = 0
@@ -61,7 +61,8 @@ class Trip:
         """Go on from what was saved, and save every so many hops. Agents that were set aside have another chance."""
         self.saved, self.every = saved, every
         roll = self.roll
-        self.carry, self.records, where, counts, numbers = saved.restore(self._whole())
+        carry, self.records, where, counts, numbers = saved.restore(self._whole())
+        self.tokens = self.hub.packed(carry)
         self.place, self.target, self.held = where
         self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts = counts
         self.hop, roll.late, self.as_drawn = int(numbers[0]), int(numbers[1]), bool(numbers[2])
@@ -70,7 +71,13 @@ class Trip:
         roll = self.roll
         counts = np.stack([self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts])
         where = np.stack([self.place, self.target, self.held]).astype(np.int64)
-        return self.carry, self.records, where, counts, np.array([self.hop, roll.late, self.as_drawn])
+        return (
+            self.hub.unpacked(self.tokens),
+            self.records,
+            where,
+            counts,
+            np.array([self.hop, roll.late, self.as_drawn]),
+        )
 
     def save(self) -> None:
         """Write the walk to its checkpoint, if it has one."""
@@ -80,7 +87,7 @@ class Trip:
     def go(self, name: str) -> None:
         """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
         bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
-        questions, bits = np.asarray(self.hub.questions(self.carry)), np.asarray(self.carry.indices)
+        questions, bits = np.asarray(self.hub.questions(self.tokens)), np.asarray(self.tokens.resting.indices)
         plan = Plan(self.hub, self._allowed(), self.roll.present)
         try:
             while self.hop < self.hops:
@@ -93,13 +100,13 @@ class Trip:
                 if self.hop % BLOCK == 0:
                     self.rate = self._rate(first, began)
                     bar.update(self.hop, self._note())
-                    self.carry = self.hub.block(self.carry, np.int32(self.hop))
-                    bits = np.asarray(self.carry.indices)
+                    self.tokens = self.hub.block(self.tokens, np.int32(self.hop))
+                    bits = np.asarray(self.tokens.resting.indices)
                 ahead = self._targets(plan.target, bits)
                 next_plan = Plan(self.hub, ahead, self.roll.present)
 
                 plan.fill(answers())
-                self.carry, questions, moved = self.hub.arrive(self.carry, plan.sheet)
+                self.tokens, questions, moved = self.hub.arrive(self.tokens, plan.sheet)
                 if moved.all() and self.roll.everybody:
                     self.place, self.target = plan.target, ahead
                     self.visits += plan.visits
@@ -172,7 +179,7 @@ class Trip:
         slot = self.slots.get(self.hop)
         if slot is not None:
             taken = (self.hop - self.held) * self.hub.program.local_rounds
-            seen = self.hub.observe(self.carry, jnp.asarray(taken, jnp.int32))
+            seen = self.hub.observe(self.tokens, jnp.asarray(taken, jnp.int32))
             for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):
                 kept[:, slot] = np.asarray(new)
 
