@@ -11,7 +11,8 @@ import scipy.stats
 import ergodrift as ed
 from ergodrift.experiments.coverage import families, study_intervals, tables
 from ergodrift.trust import intervals
-from ergodrift.trust.certify import FRESH, held_out, refuse_training
+from ergodrift.trust.certify import FRESH, held_out
+from ergodrift.trust.training import refuse_training
 from test_autocorrelation import ar1
 
 CHAIN = ed.MarkovChain([[0.9, 0.1], [0.1, 0.9]])

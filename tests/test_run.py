@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ergodrift as ed
+from ergodrift.checkpoint import Checkpoint
 from ergodrift.run import NonFiniteError
 
 run_module = sys.modules["ergodrift.run"]  # the package exports the function under the same name
@@ -291,6 +292,26 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, content):
     with pytest.raises(ValueError, match=r"checkpoint .*run\.npz cannot be used"):
         run(checkpoint=path)
     assert path.read_bytes() == content
+
+
+def test_a_checkpoint_with_any_byte_changed_is_refused_or_read_as_it_was(tmp_path):
+    """Bytes that nobody looks at, such as dates, may change; all others are noticed, whatever the reader says of it."""
+    path = tmp_path / "state.npz"
+    saved = {"a": np.arange(5.0), "b": np.ones((2, 3), np.int32)}
+    Checkpoint(path, "mine").save(saved)
+    whole, rng, refused = path.read_bytes(), np.random.default_rng(0), []
+    for place in rng.choice(len(whole), size=400, replace=False):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            found = Checkpoint(path, "mine").restore(saved)
+        except ValueError as error:
+            refused.append(str(error))
+        else:
+            jax.tree.map(np.testing.assert_array_equal, found, saved)
+    assert len(refused) > 200
+    assert all("cannot be used" in reason for reason in refused)
 
 
 LOUD = {"JAX_LOG_COMPILES": "1"}

@@ -16,7 +16,7 @@ from ergodrift.source import Source
 
 if TYPE_CHECKING:
     from ergodrift.theory import TheoryCheck
-    from ergodrift.trust.certify import Certificate
+    from ergodrift.trust.certificate import Certificate
 
 
 class Setting(NamedTuple):
@@ -89,7 +89,9 @@ class Result:
 
         The others are those of `certify`.
         """
-        from ergodrift.trust.certify import FRESH, PLANNED, certify, refuse_training
+        from ergodrift.trust.certificate import PLANNED
+        from ergodrift.trust.certify import FRESH, certify
+        from ergodrift.trust.training import refuse_training
 
         seed = FRESH if seed is None else seed
         planned = PLANNED if planned is None else planned

@@ -1,6 +1,7 @@
 """How far dependent data can be trusted: diagnosis of a series or a path, and certificates for a point."""
 
-from ergodrift.trust.certify import Certificate, Monitor, certify
+from ergodrift.trust.certificate import Certificate
+from ergodrift.trust.certify import Monitor, certify
 from ergodrift.trust.diagnose import Diagnosis, diagnose
 
 __all__ = ["Certificate", "Diagnosis", "Monitor", "certify", "diagnose"]
