@@ -283,11 +283,11 @@ def logistic_in_groups(x: Any, xi: Rows) -> tuple[Any, Any]:
     """
     groups = xi.features.columns.reshape(len(x), GROUP, -1)
     margins = sum(x[k] * groups[k] for k in range(len(x)))
-    deepest = DEEPEST[x.dtype]
-    decay = jnp.exp(-jnp.maximum(margins, deepest))
+    kept = jnp.maximum(margins, DEEPEST[x.dtype])
+    decay = jnp.exp(-kept)
     slopes = -(decay / (1 + decay))
     # `sum` and `math.prod` over the four rows write them out, where jnp's would start another kernel.
-    total = jnp.sum(jnp.log(math.prod(1 + decay)) + sum(jnp.maximum(deepest - margins, 0)))
+    total = jnp.sum(jnp.log(math.prod(1 + decay)) + sum(kept - margins))
     return total, jnp.stack([jnp.sum(sum(slopes * groups[k])) for k in range(len(x))])
 
 
