@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 
 # Of log(m) = 2 artanh(s), s = (m - 1) / (m + 1), for m between sqrt(1/2) and sqrt(2); the next term is below rounding.
 TERMS = {np.dtype(np.float32): 4, np.dtype(np.float64): 10}
@@ -40,6 +39,8 @@ def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _evaluate(closed: Any, values: Any) -> list[Any]:
     """The outputs of a jaxpr, equation by equation."""
+    from jax.extend import core  # imported here: it takes its time, and many functions have no logarithms
+
     known = dict(zip(closed.jaxpr.constvars + closed.jaxpr.invars, [*closed.consts, *values], strict=True))
 
     def read(atom: Any) -> Any:
@@ -59,6 +60,8 @@ def _evaluate(closed: Any, values: Any) -> list[Any]:
 
 def _alone(equation: Any, jaxpr: Any) -> Callable[..., Any]:
     """One equation of a jaxpr as a function: JAX itself knows how to evaluate each kind."""
+    from jax.extend import core
+
     places = [core.Var(atom.aval) for atom in equation.invars]
     only = {"invars": places, "outvars": equation.outvars, "eqns": [equation.replace(invars=places)]}
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr.replace(constvars=[], **only), []))
