@@ -13,7 +13,7 @@ import scipy
 
 from ergodrift import check, tree
 from ergodrift.geometry import Geometry
-from ergodrift.logarithm import rewritten
+from ergodrift.logarithm import log, rewritten
 from ergodrift.problem import Problem
 from ergodrift.types import Feedback
 
@@ -263,7 +263,7 @@ def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any
     slopes = -jnp.where(missed, 1, decay) / (1 + decay)
     # Sums of log(1 + decay) as logarithms of products of 32 factors between 1 and 2: far fewer logarithms.
     factors = min(FACTORS, margins.size)
-    logs = jnp.log(jnp.prod((1 + decay).reshape(factors, -1), axis=0))
+    logs = log(jnp.prod((1 + decay).reshape(factors, -1), axis=0))
     deep = jnp.sum(jnp.where(missed, margins, 0).reshape(factors, -1), axis=0)
     return jnp.sum(logs - deep), slopes
 
