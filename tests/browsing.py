@@ -59,6 +59,16 @@ class Page:
     def __init__(self, driver):
         self.driver = driver
 
+    @classmethod
+    def opened(cls, driver, address):
+        """The page at an address, for a test, and its end: nothing severe was said on the way."""
+        page = cls(driver)
+        page.width(1200)
+        page.scheme("light")
+        driver.get(address)
+        yield page
+        assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+
     def script(self, code, *arguments):
         return self.driver.execute_script(code, *arguments)
 

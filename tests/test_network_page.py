@@ -135,13 +135,7 @@ class Network(browsing.Page):
 
 @pytest.fixture
 def page(browser, address):
-    opened = Network(browser)
-    opened.width(1200)
-    opened.scheme("light")
-    browser.get(address)
-    yield opened
-    severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert not severe
+    yield from Network.opened(browser, address)
 
 
 def test_it_opens_offline_and_asks_the_network_for_nothing(page):

@@ -199,13 +199,7 @@ class Report(browsing.Page):
 
 @pytest.fixture
 def report(browser, address):
-    opened = Report(browser)
-    opened.width(1200)
-    opened.scheme("light")
-    browser.get(address)
-    yield opened
-    severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert not severe
+    yield from Report.opened(browser, address)
 
 
 def as_shown(text):
