@@ -7,7 +7,9 @@ thousand rows spends most of its time there. `rewritten` puts the functions belo
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,19 +30,21 @@ def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def same(*arguments: Any) -> Any:
+        config: Any = jax.config
+        if config.jax_debug_nans or config.jax_debug_infs:
+            return function(*arguments)  # who looks for a NaN should be led to their own lines
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        if not _has_logarithms(closed.jaxpr):
-            return function(*arguments)
-        values = _evaluate(closed, jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(shape), values)
+        return jax.tree.unflatten(jax.tree.structure(shape), _evaluate(closed, jax.tree.leaves(arguments)))
 
     return same
 
 
 def _evaluate(closed: Any, values: Any) -> list[Any]:
-    """The outputs of a jaxpr, equation by equation."""
-    from jax.extend import core  # imported here: it takes its time, and many functions have no logarithms
+    """The outputs of a jaxpr; equation by equation, where there are logarithms among them."""
+    from jax.extend import core  # imported here, as below: it takes its time
 
+    if not _has_logarithms(closed.jaxpr):
+        return core.jaxpr_as_fun(closed)(*values)
     known = dict(zip(closed.jaxpr.constvars + closed.jaxpr.invars, [*closed.consts, *values], strict=True))
 
     def read(atom: Any) -> Any:
@@ -81,67 +85,74 @@ def _is_call(equation: Any) -> bool:
 def _replacement(equation: Any) -> Callable[..., Any] | None:
     """The function below that gives this equation's output; None where there is none."""
     name = equation.primitive.name
-    if name == "custom_jvp_call" and _steps(equation) == _steps(jax.make_jaxpr(jnp.logaddexp)(0.0, 0.0).eqns[-1]):
+    if name == "custom_jvp_call" and _identity(equation) == _identity_of_logaddexp():
         name = "logaddexp"
     ours = {"log": log, "log1p": log1p, "logaddexp": logaddexp}.get(name)
     return ours if ours and equation.outvars[0].aval.dtype in TERMS else None
 
 
-def _steps(equation: Any) -> list[str]:
-    """A function with a derivative of its own, told by its name and by what it does."""
-    return [equation.params.get("name", ""), *(str(step.primitive) for step in equation.params["call_jaxpr"].eqns)]
+@functools.cache
+def _identity_of_logaddexp() -> Any:
+    return _identity(jax.make_jaxpr(jnp.logaddexp)(0.0, 0.0).eqns[-1])
+
+
+def _identity(equation: Any) -> Any:
+    """A function with a derivative of its own, told by its name, by what it does, and by the rule's name."""
+    steps = [str(step.primitive) for step in equation.params["call_jaxpr"].eqns]
+    return equation.params.get("name"), steps, re.findall(r"\bjvp=(\S+)", str(equation))
 
 
 @jax.custom_jvp
 def log1p(x: Any) -> Any:
-    """log(1 + x), to a unit or two in the last place."""
+    """log(1 + x), to three units in the last place."""
     x = jnp.asarray(x)
-    u = 1 + x
-    lost = (x - (u - 1)) / u  # what rounding took from 1 + x
     inside = (x > -1) & (x < math.inf)
-    return jnp.where(inside, _log_of_positive(u) + lost, _log_outside(u))
+    return jnp.where(inside, _log_of_positive(1 + x, x), _log_outside(1 + x))
 
 
 @jax.custom_jvp
 def log(x: Any) -> Any:
-    """log(x), to a unit or two in the last place; subnormal numbers count as 0, as everywhere in XLA on a CPU."""
+    """log(x), to two units in the last place; subnormal numbers count as 0, as XLA counts them on a CPU."""
     x = jnp.asarray(x)
     inside = (x >= jnp.finfo(x.dtype).tiny) & (x < math.inf)
-    return jnp.where(inside, _log_of_positive(x), _log_outside(x))
+    return jnp.where(inside, _log_of_positive(x, x - 1), _log_outside(x))
 
 
 @jax.custom_jvp
 def logaddexp(a: Any, b: Any) -> Any:
-    """log(e^a + e^b)."""
-    return _logaddexp_and_weights(a, b)[0]
+    """log(e^a + e^b); with its derivatives it takes a single exponential."""
+    gap = a - b
+    return jnp.where(jnp.isnan(gap), a + b, jnp.maximum(a, b) + log1p(jnp.exp(-jnp.abs(gap))))
+
+
+@jax.custom_jvp
+def _share(gap: Any) -> Any:
+    """e^a / (e^a + e^b), of a - b."""
+    decay = jnp.exp(-jnp.abs(gap))
+    return jnp.where(gap > 0, 1, decay) / (1 + decay)
 
 
 log1p.defjvps(lambda tangent, value, x: tangent / (1 + x))
 log.defjvps(lambda tangent, value, x: tangent / x)
+logaddexp.defjvps(
+    lambda tangent, value, a, b: tangent * _share(a - b),
+    lambda tangent, value, a, b: tangent * _share(b - a),
+)
+_share.defjvps(lambda tangent, value, gap: tangent * value * _share(-gap))
 
 
-@logaddexp.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    value, of_a, of_b = _logaddexp_and_weights(*primals)
-    return value, of_a * tangents[0] + of_b * tangents[1]
+def _log_of_positive(u: Any, above: Any) -> Any:
+    """The logarithm of normal numbers u = 2^k m, with `above` = u - 1: k log 2 + 2 artanh((m - 1) / (m + 1)).
 
-
-def _logaddexp_and_weights(a: Any, b: Any) -> Any:
-    """The value and its derivatives, e^a and e^b over their sum, from a single exponential."""
-    gap = a - b
-    decay = jnp.exp(-jnp.abs(gap))
-    value = jnp.where(jnp.isnan(gap), a + b, jnp.maximum(a, b) + log1p(decay))
-    return value, jnp.where(gap > 0, 1, decay) / (1 + decay), jnp.where(gap > 0, decay, 1) / (1 + decay)
-
-
-def _log_of_positive(u: Any) -> Any:
-    """The logarithm of normal numbers, u = 2^k m: k log 2 + 2 artanh((m - 1) / (m + 1))."""
+    Where k = 0, m - 1 is `above`: of 1 + x with a small x, the sum itself has lost most digits of x.
+    """
     whole = np.dtype(f"int{8 * u.dtype.itemsize}")
     digits = jnp.finfo(u.dtype).nmant
     bits = jax.lax.bitcast_convert_type(u, whole)
     k = (bits - np.sqrt(0.5).astype(u.dtype).view(whole)) >> digits
     m = jax.lax.bitcast_convert_type(bits - (k << digits), u.dtype)
-    s = (m - 1) / (m + 1)
+    beyond = jnp.where(k == 0, above, m - 1)
+    s = beyond / (2 + beyond)
     square, series = s * s, jnp.zeros((), u.dtype)
     for n in reversed(range(1, TERMS[u.dtype] + 1)):
         series = square * (1 / (2 * n + 1) + series)
@@ -149,5 +160,6 @@ def _log_of_positive(u: Any) -> Any:
 
 
 def _log_outside(u: Any) -> Any:
-    """The logarithm of 0 (or nearly), infinity and what has none."""
-    return jnp.where(jnp.abs(u) < 1, -math.inf, jnp.where(u == math.inf, math.inf, math.nan))
+    """The logarithm of 0, infinity and what has none."""
+    nothing = jnp.abs(u) < jnp.finfo(u.dtype).tiny
+    return jnp.where(nothing, -math.inf, jnp.where(u == math.inf, math.inf, math.nan))
