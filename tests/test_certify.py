@@ -2,6 +2,8 @@
 
 import inspect
 import itertools
+import json
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import scipy.stats
 
 import ergodrift as ed
+from ergodrift.experiments import coverage
 from ergodrift.experiments.coverage import families, study_intervals, tables
 from ergodrift.trust import intervals
 from ergodrift.trust.certify import FRESH, held_out
@@ -89,6 +92,32 @@ def test_intervals_cover_and_iid_ones_do_not():
         assert rows[name]["coverage"] >= 0.99
     assert rows["i.i.d. normal"]["coverage"] < 0.6
     assert "| two states | 10 |" in tables({"intervals": list(rows.values()), "mixing": []})
+
+
+def test_a_study_is_the_same_on_any_number_of_processes(tmp_path):
+    wanted = coverage.cells((1,), 20, (50,), (100,), 3)
+    assert len(wanted) == 10  # five kinds of data, one length of each study
+    kept = []
+    alone = coverage.study(wanted, keep=kept.append)
+    assert alone == coverage.study(wanted, jobs=2)
+    assert len(kept) == 10
+    assert kept[-1] == alone
+    assert [row["data"] for row in alone["mixing"]] == [family.name for family in families(1)]
+    assert {row["repetitions"] for row in alone["intervals"]} == {20}
+    sizes = ["--taus", "1", "--repetitions", "20", "--lengths", "50"]
+    coverage.main([*sizes, "--only", "intervals", "--jobs", "1", "--out", str(tmp_path)])
+    assert json.loads((tmp_path / "coverage.json").read_text()) == {**alone, "mixing": []}
+    assert "| AR(1) | 1 |" in (tmp_path / "coverage.md").read_text()
+
+
+def test_an_interrupted_study_begins_nothing_more():
+    def interrupt(line):
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        coverage.study([coverage.Cell("intervals", 1, 0, 50, 2_000 + n) for n in range(400)], jobs=2, say=interrupt)
+    assert time.monotonic() - began < 60  # all four hundred would take minutes
 
 
 @pytest.mark.parametrize("tau", [1, 10, 100])

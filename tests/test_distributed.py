@@ -305,7 +305,10 @@ def opened_desk(loss, file, *, number=0, name=None, data=1.0, local_rounds=1, **
     """A desk whose answers are nothing but noise, and the secret from which it draws that."""
     cloudpickle = pytest.importorskip("ray.cloudpickle")  # `parcel` without its search for modules
     given = dd.Privacy(**{"clip": 1.0, "noise": 1.0, **privacy}, secret=file)
+    flag = "jax_cpu_enable_async_dispatch"  # a desk sets it for its process, and this one is not its own
+    before = jax.config.read(flag)
     desk = Desk(cloudpickle.dumps(dd.Agent(np.float64(data), name=name, privacy=given)), number)
+    jax.config.update(flag, before)
     problem = ed.Problem(loss, lambda x, xi: jnp.stack([0 * jnp.sum(x)]), ed.Ball(5.0))
     setup: Any = Setup(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
     setup = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)  # as `walk` sends it

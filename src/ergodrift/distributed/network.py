@@ -67,6 +67,7 @@ class Network:
         options: dict[str, Any] = {"num_cpus": needs.pop("CPU", 0), "num_gpus": needs.pop("GPU", 0)}
         if self.runtime_env is not None:
             options["runtime_env"] = self.runtime_env
+        # Ray would note every hop for its dashboard, which takes time from the hop.
         desk = self.ray.remote(Desk).options(
             resources=needs, max_restarts=-1, max_task_retries=0, enable_task_events=False, **options
         )

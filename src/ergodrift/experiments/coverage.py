@@ -12,7 +12,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ KINDS = ("intervals", "mixing")
 TAUS = (1, 10, 100, 1000)
 LENGTHS = (50, 200, 1000)  # n / tau_mix of the intervals
 MIXING_LENGTHS = (100, 300)  # n / tau_mix of the mixing times
-CHUNK = 3e7  # samples held in memory at once
+CHUNK = 3e7  # samples that a process holds in memory at once
 SHIFTS = (-3.0, -2.0, -1.0, 1.0, 2.0, 3.0)  # mean violations, in standard errors, at which verdicts are judged
 
 
@@ -262,16 +262,26 @@ def study(
         return {"schema": "ergodrift coverage v1", "confidence": 1 - DELTA, **rows}
 
     began = time.monotonic()
-    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        longest_first = sorted(wanted, key=lambda cell: -cell.tau * cell.ratio)
-        futures = {pool.submit(cell.study): cell for cell in longest_first}
-        for future in concurrent.futures.as_completed(futures):
-            cell = futures[future]
-            done[cell] = future.result()
-            at, data = f"{time.monotonic() - began:5.0f} s, {len(done)}/{len(wanted)}", done[cell][0]["data"]
-            say(f"{at}: {cell.kind}, {data}, tau_mix = {cell.tau}, n = {cell.ratio} tau_mix")
-            keep(found())
+    longest_first = sorted(wanted, key=lambda cell: -cell.tau * cell.ratio)
+    for cell, rows in _studied(longest_first, jobs):
+        done[cell] = rows
+        at, data = f"{time.monotonic() - began:5.0f} s, {len(done)}/{len(wanted)}", rows[0]["data"]
+        say(f"{at}: {cell.kind}, {data}, tau_mix = {cell.tau}, n = {cell.ratio} tau_mix")
+        keep(found())
     return found()
+
+
+def _studied(wanted: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
+    """Each cell with its rows, as they are done."""
+    if jobs == 1:
+        yield from ((cell, cell.study()) for cell in wanted)
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+    try:
+        futures = {pool.submit(cell.study): cell for cell in wanted}
+        yield from ((futures[future], future.result()) for future in concurrent.futures.as_completed(futures))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, cells that have not begun are not begun
 
 
 def tables(found: dict[str, Any]) -> str:
