@@ -44,6 +44,15 @@ def columns(data):
     return data.features.columns[:, :, : int(data.count[0])]
 
 
+def aligned(array):
+    """A copy that begins at a multiple of 64 bytes: where it begins by chance, C may take twice as long."""
+    room = np.empty(array.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 class CLoop:
     """EDPP-t in C, built for this machine; with `loss`, it also sums the losses."""
 
@@ -56,7 +65,7 @@ class CLoop:
         subprocess.run(["gcc", *flags, str(source), "-o", str(library), "-lm"], check=True)
         self.function = ctypes.CDLL(str(library)).edpp
         self.real = ctypes.c_float if real == "float" else ctypes.c_double
-        self.rows = np.ascontiguousarray(columns(data), self.kind)
+        self.rows = aligned(columns(data).astype(self.kind))
         self.covariance = np.ascontiguousarray(data.normals[:, 0], self.kind)
 
     def __call__(self, path):
