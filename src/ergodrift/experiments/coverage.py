@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import functools
 import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -263,25 +264,30 @@ def study(
 
     began = time.monotonic()
     longest_first = sorted(wanted, key=lambda cell: -cell.tau * cell.ratio)
-    for cell, rows in _studied(longest_first, jobs):
-        done[cell] = rows
-        at, data = f"{time.monotonic() - began:5.0f} s, {len(done)}/{len(wanted)}", rows[0]["data"]
-        say(f"{at}: {cell.kind}, {data}, tau_mix = {cell.tau}, n = {cell.ratio} tau_mix")
-        keep(found())
+    with contextlib.closing(_studied(longest_first, jobs)) as studied:  # closed at once, whatever happens here
+        for cell, rows in studied:
+            done[cell] = rows
+            at, data = f"{time.monotonic() - began:5.0f} s, {len(done)}/{len(wanted)}", rows[0]["data"]
+            say(f"{at}: {cell.kind}, {data}, tau_mix = {cell.tau}, n = {cell.ratio} tau_mix")
+            keep(found())
     return found()
 
 
-def _studied(wanted: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
+def _studied(wanted: Sequence[Cell], jobs: int) -> Generator[tuple[Cell, list[dict[str, Any]]]]:
     """Each cell with its rows, as they are done."""
     if jobs == 1:
         yield from ((cell, cell.study()) for cell in wanted)
         return
     pool = concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+    futures = {pool.submit(cell.study): cell for cell in wanted}
     try:
-        futures = {pool.submit(cell.study): cell for cell in wanted}
-        yield from ((futures[future], future.result()) for future in concurrent.futures.as_completed(futures))
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], future.result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, cells that have not begun are not begun
+        # After Ctrl-C, cells that have not begun are not begun. (`shutdown` would forget to cancel without a wait.)
+        for future in futures:
+            future.cancel()
+        pool.shutdown(wait=False)
 
 
 def tables(found: dict[str, Any]) -> str:
