@@ -45,7 +45,7 @@ def columns(data):
 
 
 def aligned(array):
-    """A copy that begins at a multiple of 64 bytes: where it begins by chance, C may take twice as long."""
+    """A copy that begins at a multiple of 64 bytes: where it begins by chance, C may take longer."""
     room = np.empty(array.nbytes + 64, np.uint8)
     start = -room.ctypes.data % 64
     copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

@@ -20,10 +20,7 @@ from common import LIMIT, RADIUS, TAU_MIX, CLoop, best_of, columns, setting, wri
 import ergodrift as ed
 
 SEEDS = 64
-KINDS = (
-    "float32",
-    "float64",
-)  # each in a process of its own: once PyTorch is there, the C loop takes up to twice as long
+KINDS = ("float32", "float64")  # each in a process of its own: once PyTorch is there, the C loop takes longer
 
 
 def naive(source, log1p):

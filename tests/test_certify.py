@@ -111,6 +111,13 @@ def test_a_study_is_the_same_on_any_number_of_processes(tmp_path):
     assert "| AR(1) | 1 |" in (tmp_path / "coverage.md").read_text()
 
 
+@pytest.mark.parametrize("option", ["--jobs", "--repetitions", "--mixing-repetitions"])
+def test_a_study_of_nothing_is_refused(option, capsys):
+    with pytest.raises(SystemExit):
+        coverage.main([option, "0"])
+    assert f"{option} must be at least 1, got 0" in capsys.readouterr().err
+
+
 def test_an_interrupted_study_begins_nothing_more():
     def interrupt(line):
         raise KeyboardInterrupt

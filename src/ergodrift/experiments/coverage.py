@@ -354,6 +354,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--out", type=Path, default=Path("coverage-out"), help="folder (default: %(default)s)")
     options = parser.parse_args(arguments)
+    for name in ("repetitions", "mixing_repetitions", "jobs"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value}")
     taus = options.taus or ((1, 10) if options.quick else TAUS)
     repetitions = options.repetitions or (200 if options.quick else 2000)
     mixing_repetitions = options.mixing_repetitions or (20 if options.quick else 500)
