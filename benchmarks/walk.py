@@ -1,8 +1,8 @@
 """What a hop costs beside a bare Ray call, and how many token-rounds a second agents make, on this machine.
 
-The bare call sends an array of the same size to an actor that sends one back. Both take turns in one process against
-the same cluster: times are the best of several turns, ratios the median of turns. Prints a table and writes
-bench-results/walk.json.
+The bare call sends as many bytes to an actor that sends as many back; another does so with NumPy arrays, as one would
+by hand. They take turns in one process against the same cluster: times are the best of several turns, ratios the median
+of turns. Prints a table and writes bench-results/walk.json.
 
     python benchmarks/walk.py [--hops N]
 """
@@ -14,6 +14,7 @@ import logging
 import os
 import tempfile
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,8 @@ AGENTS, TURNS = 8, 15
 class Echo:
     """A bare actor."""
 
-    def __init__(self, width):
-        self.reply = bytes(width)
+    def __init__(self, reply):
+        self.reply = reply
 
     def answer(self, asked):
         return self.reply
@@ -83,22 +84,33 @@ def main() -> None:
 
             walk = dd.walk(problem, ring(AGENTS), network, algorithm, x0=x0, num_samples=100, record=1)
             question, answer = bytes(16 + x0.nbytes), int(walk.bytes.sum()) // 100 - x0.nbytes
-            echoes = [ray.remote(num_cpus=0)(Echo).remote(answer) for _ in range(AGENTS)]  # type: ignore[attr-defined]
+
+            def actors(reply):
+                return [ray.remote(num_cpus=0)(Echo).remote(reply) for _ in range(AGENTS)]  # type: ignore[attr-defined]
+
+            echoes, arrays = actors(bytes(answer)), actors(np.zeros(answer // 8))
             path = np.asarray(ed.MarkovChain.from_graph(ring(AGENTS)).sample_path(jax.random.key(0), hops))
 
-            def bare(places):
+            def bare(places, actors: Any = echoes, question: Any = question):
                 began = time.perf_counter()
                 for place in places:
-                    ray.get(echoes[place].answer.remote(question))
+                    ray.get(actors[place].answer.remote(question))
                 return (time.perf_counter() - began) / hops * 1e6
 
             def stay():
                 options = {"x0": x0, "num_samples": hops, "record": 1, "paths": 0 * path}
                 return 1e6 / dd.walk(problem, ring(AGENTS), network, algorithm, **options).rate
 
-            jobs = [lambda: bare(path), one_token, lambda: bare(0 * path), stay]
+            jobs = [
+                lambda: bare(path),
+                lambda: bare(path, arrays, x0),
+                one_token,
+                lambda: bare(0 * path),
+                stay,
+            ]
             names = [
                 "bare call along a walk, µs",
+                "bare call with arrays along a walk, µs",
                 "hop along a walk, µs",
                 "bare call, one actor, µs",
                 "hop, one agent, µs",
@@ -107,9 +119,10 @@ def main() -> None:
                 job()
             turns = np.array([[job() for job in jobs] for _ in range(TURNS)])
             rows = dict(zip(names, turns.min(axis=0).tolist(), strict=True))
-            rows["hop / bare call along a walk, median of turns"] = float(np.median(turns[:, 1] / turns[:, 0]))
-            rows["hop / bare call, one agent, median of turns"] = float(np.median(turns[:, 3] / turns[:, 2]))
-            rows["hops a second, one token"] = 1e6 / rows[names[1]]
+            rows["hop / bare call along a walk, median of turns"] = float(np.median(turns[:, 2] / turns[:, 0]))
+            rows["hop / bare call with arrays, median of turns"] = float(np.median(turns[:, 2] / turns[:, 1]))
+            rows["hop / bare call, one agent, median of turns"] = float(np.median(turns[:, 4] / turns[:, 3]))
+            rows["hops a second, one token"] = 1e6 / rows[names[2]]
             many(1024, 10, 20)
             rows["token-rounds a second, 1,024 tokens, 10 local rounds"] = max(many(1024, 10, 200) for _ in range(3))
             rows["token-rounds a second, 1,024 tokens, 1 local round"] = max(many(1024, 1, 100) for _ in range(3))

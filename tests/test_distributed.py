@@ -23,7 +23,7 @@ from ergodrift.distributed import network as networks
 from ergodrift.distributed import wire
 from ergodrift.distributed.desk import Desk, _described
 from ergodrift.distributed.privacy import Secret
-from ergodrift.distributed.tokens import Moves
+from ergodrift.distributed.tokens import route
 from ergodrift.distributed.wire import Program
 from ergodrift.loop import Setup
 from ergodrift.progress import Progress
@@ -178,27 +178,34 @@ def test_words_are_the_numbers_bit_by_bit():
         "flag": jnp.array([True, False]),
         "key": jax.random.key(7, impl=wire.KEYS),
     }
-    words = jax.jit(wire.pack)(tree)
-    assert words.shape == (wire.width(tree),) == (8 + 2 + 2 + 1 + 2 + 2,)
-    back = wire.unpack(words, jax.eval_shape(lambda: tree))
-    for name, leaf in tree.items():
-        data = jax.random.key_data if name == "key" else np.asarray
-        assert back[name].dtype == leaf.dtype
-        assert np.asarray(data(back[name])).tobytes() == np.asarray(data(leaf)).tobytes(), name
+    for parts, kind, count in [(tree, np.uint64, 4 + 2 + 2 + 1 + 2 + 2), (dict(list(tree.items())[1:]), np.uint32, 9)]:
+        words = jax.jit(wire.pack)(parts)
+        assert words.dtype == wire.row(parts).dtype == kind
+        assert words.shape == wire.row(parts).shape == (count,)
+        back = jax.jit(lambda words, parts=parts: wire.unpack(words, jax.eval_shape(lambda: parts)))(words)
+        for name, leaf in parts.items():
+            data = jax.random.key_data if name == "key" else np.asarray
+            assert back[name].dtype == leaf.dtype
+            assert np.asarray(data(back[name])).tobytes() == np.asarray(data(leaf)).tobytes(), name
 
 
-def test_moves_are_those_of_the_chain():
+def test_routes_are_those_of_the_chain():
     rng = np.random.default_rng(5)
     P = rng.random((6, 6)) * (rng.random((6, 6)) < 0.6) + 0.01 * np.eye(6) + 0.05 * np.roll(np.eye(6), 1, axis=1)
     chain = ed.MarkovChain(P / P.sum(axis=1, keepdims=True))
-    moves, key = Moves(chain.sampler()), jax.random.key(3)
-    start, state = chain.sampler().start(key)
-    bits = np.asarray(random_block(start, jnp.int32(0)))
-    place, path = np.array([int(state)]), []
-    for draw in bits:
-        path.append(int(place[0]))
-        place = moves(place, draw[None])
-    assert path == chain.sample_path(key, 64).tolist()
+    sampler, keys = chain.sampler(), jax.random.split(jax.random.key(3), 4)
+    starts, first = jax.vmap(sampler.start)(keys)
+    bits = jax.vmap(lambda key: random_block(key, jnp.int32(0)))(starts)
+    drawn = np.asarray(route(sampler, first, bits, 0))
+    assert np.array_equal(drawn[:-1].T, [chain.sample_path(key, 64)[1:] for key in keys])
+    # From other places in the middle of a block the same bits decide, by the probabilities there.
+    places = np.array([5, 0, 3, 3])
+    again = np.asarray(route(sampler, places, bits, 40))
+    cumulative = np.cumsum(chain.P, axis=1)
+    for number in range(40, 64):
+        shares = np.asarray(bits)[:, number, None] / 2.0**31
+        places = (shares >= cumulative[places]).sum(axis=1)
+        assert again[number].tolist() == places.tolist()
 
 
 # Privacy.

@@ -17,6 +17,7 @@ import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.distributed import network as networks
 from ergodrift.distributed.desk import Desk
+from ergodrift.distributed.roll import Roll
 from ergodrift.distributed.tokens import Hub
 from ergodrift.distributed.trip import Trip
 from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
@@ -104,6 +105,40 @@ def test_an_agent_killed_on_the_way_changes_no_bit(cluster, monkeypatch):
     assert again.restarts.tolist() == [0, 1, 0]
     assert not again.held.any()
     assert np.array_equal(whole.visits, again.visits)
+
+
+def test_agents_that_died_together_load_their_data_together(cluster, monkeypatch, tmp_path):
+    """One after the other, those of a node with many agents would not be back within anybody's patience."""
+    slow = tmp_path / "slow"
+
+    def loader(number):
+        def load():
+            began = time.time()
+            time.sleep(6 if slow.exists() else 0)
+            (tmp_path / str(number)).write_text(f"{began} {time.time()}")
+            return agents()[number].data
+
+        return load
+
+    with dd.Network([dd.Agent(loader(number)) for number in range(2)]) as network:
+        options = {"graph": 1 - np.eye(2), "tokens": 2, "paths": np.repeat([[0], [1]], 60, axis=1)}
+        whole = walk(network, **options)
+        victims, before = network.processes(), Roll.ask
+
+        def ask(roll, questions):
+            """Killed before they are asked: an answer that is already on its way would need nobody."""
+            while victims and roll.messages.sum() == 80:
+                slow.touch()
+                os.kill(victims.pop(), signal.SIGKILL)
+            return before(roll, questions)
+
+        monkeypatch.setattr(Roll, "ask", ask)
+        again = walk(network, **options)
+    assert not victims
+    times = np.array([(tmp_path / str(number)).read_text().split() for number in range(2)], float)
+    assert times[:, 0].max() < times[:, 1].min()
+    assert same(whole.result, again.result)
+    assert again.restarts.tolist() == [1, 1]
 
 
 def test_a_hundred_random_kills_in_twenty_thousand_hops_lose_nothing(cluster, monkeypatch):
@@ -258,8 +293,8 @@ def faulty(cluster, monkeypatch):
 
 
 def bytes_of_an_answer(local_rounds):
-    """f, its gradient, g and its Jacobian; or t, x, Q, two weights, and sums of x, f and g."""
-    return 8 * (1 + DIM + 2 + 2 * DIM) if local_rounds == 1 else 4 + 8 * (DIM + 2 + 2 + DIM + 1 + 2)
+    """f, its gradient, g and its Jacobian; or t, x, Q, two weights, and sums of x, f and g; a word each."""
+    return 8 * (1 + DIM + 2 + 2 * DIM if local_rounds == 1 else 1 + DIM + 2 + 2 + DIM + 1 + 2)
 
 
 @pytest.mark.parametrize("local_rounds", [1, 3])

@@ -93,14 +93,17 @@ class Transitions(NamedTuple):
 
     def block(self, carry: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[Any, jax.Array]:
         key, state = carry
-        thresholds, targets = jnp.asarray(self.thresholds), jnp.asarray(self.targets)
 
         def move(state: jax.Array, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
-            chosen = jnp.sum(bits >= thresholds[state], dtype=jnp.int32)
-            return targets[state, chosen], state
+            return self.move(state, bits), state
 
         state, states = jax.lax.scan(move, state, random_block(key, number), unroll=UNROLL)
         return (key, state), states
+
+    def move(self, state: jax.Array, bits: jax.Array) -> jax.Array:
+        """The state after this one, chosen by random bits."""
+        chosen = jnp.sum(bits >= jnp.asarray(self.thresholds)[state], dtype=jnp.int32)
+        return jnp.asarray(self.targets)[state, chosen]
 
 
 class InOrder(NamedTuple):

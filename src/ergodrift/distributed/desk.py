@@ -57,7 +57,7 @@ class Desk:
         self.walks = {walk: rest}
         return count
 
-    def _made_ready(self, sent: bytes) -> tuple[bool, int, int, Any, Secret | None]:
+    def _made_ready(self, sent: bytes) -> tuple[bool, int, Any, Any, Secret | None]:
         program: Program = opened(sent)
         jax.config.update("jax_enable_x64", program.wide)
         xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
@@ -65,20 +65,21 @@ class Desk:
         program = dataclasses.replace(program, num_constraints=count)
         one = functools.partial(feedback if program.local_rounds == 1 else rounds, self.agent.privacy)
         fixed = (program, xi, np.int32(self.number))
-        width = wire.question_width(program)
+        question = wire.question(program)
 
         def answers(fixed: Any, *asked: Any) -> jax.Array:
             return jax.vmap(functools.partial(one, *fixed))(*asked)
 
-        secret = self.secret and self.secret.of(*self._purpose(answers, fixed, width, sent))
-        return program.wide, count, width, wire.bound(answers, fixed), secret
+        secret = self.secret and self.secret.of(*self._purpose(answers, fixed, question, sent))
+        return program.wide, count, question, wire.bound(answers, fixed), secret
 
-    def _purpose(self, answers: Any, fixed: Any, width: int, sent: bytes) -> list[bytes]:
+    def _purpose(self, answers: Any, fixed: Any, question: Any, sent: bytes) -> list[bytes]:
         """All that makes an answer but the question: whatever differs in it must not share its noise."""
         numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(fixed)]
         shapes = [(str(array.dtype), array.shape) for array in numbers]
         description = repr((self.number, self.agent.name, self.agent.privacy, shapes)).encode()
-        program = _described(answers, fixed, np.zeros((1, width), np.uint32), np.zeros((1, 2), np.uint32))
+        asked = np.zeros((1, *question.shape), question.dtype), np.zeros((1, 2), np.uint32)
+        program = _described(answers, fixed, *asked)
         return [description, program or sent, *(array.tobytes() for array in numbers)]
 
     def answer(self, sent: bytes) -> bytes:
@@ -89,8 +90,8 @@ class Desk:
         walk = self.walks.get(sent[: wire.NAME])
         if walk is None:
             return b""
-        width, answer, secret = walk
-        questions = np.frombuffer(sent, np.uint32, offset=wire.NAME).reshape(-1, width)
+        question, answer, secret = walk
+        questions = np.frombuffer(sent, question.dtype, offset=wire.NAME).reshape(-1, *question.shape)
         count = len(questions)
         asked = (questions,) if secret is None else (questions, secret.keys(questions))
         padding = (1 << (count - 1).bit_length()) - count  # few sizes, so that few are compiled

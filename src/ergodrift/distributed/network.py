@@ -59,6 +59,7 @@ class Network:
         except BaseException:
             self.close()  # a cluster that nobody knows of would stay
             raise
+        self.ask = [desk.answer.remote for desk in self.desks]  # looked up once: Ray makes a new object every time
 
     def _start(self, number: int) -> Any:
         """A desk for this agent, on a node that has what it needs; Ray restarts it whenever its process dies."""
@@ -76,7 +77,8 @@ class Network:
     def revive(self, number: int, error: Exception) -> None:
         """Start an agent anew where Ray has given it up; one that Ray is restarting is left to that."""
         if isinstance(error, self.ray.exceptions.ActorDiedError):
-            self.desks[number] = self._start(number)
+            desk = self._start(number)
+            self.desks[number], self.ask[number] = desk, desk.answer.remote
 
     def open(self, walk: bytes, program: bytes, patience: float) -> int:
         """Make all agents ready for a walk; the number of constraints, on which they must agree."""

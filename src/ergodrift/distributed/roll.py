@@ -11,6 +11,8 @@ import numpy as np
 
 from ergodrift.distributed.network import AGAIN, Network
 
+PROMPT = 1.0  # seconds to wait for one answer before looking at the others
+
 log = logging.getLogger("ergodrift.distributed")
 
 
@@ -32,68 +34,88 @@ class Roll:
     """
 
     def __init__(
-        self, network: Network, walk: bytes, program: bytes, answer_width: int, rounds: int, patience: float
+        self, network: Network, walk: bytes, program: bytes, answer: Any, rounds: int, patience: float
     ) -> None:
-        self.network, self.walk, self.width, self.rounds, self.patience = network, walk, answer_width, rounds, patience
+        self.network, self.walk, self.row, self.rounds, self.patience = network, walk, answer, rounds, patience
         self.ray, self.program = network.ray, network.ray.put(program)
+        self.row_bytes = answer.dtype.itemsize * answer.shape[0]
         count = len(network.agents)
         self.present = np.ones(count, bool)
         self.messages, self.bytes, self.asked, self.restarts = np.zeros((4, count), np.int64)
         self.reasons: dict[int, str] = {}
         self.late = 0
+        self.reopened: set[Any] = set()  # waited for: new processes that were told of this walk
         self.probes: dict[int, Any] = {}  # what those who are away were last asked
         self.looked_at = 0.0
 
     def ask(self, questions: dict[int, np.ndarray]) -> Callable[[], dict[int, np.ndarray]]:
         """Send the questions (rows) to each agent. What is returned waits for the answers, of those who give one."""
         deadline = time.monotonic() + self.patience
-        sent = {agent: self._send(agent, rows) for agent, rows in questions.items()}
+        sent = {self._send(agent, rows): agent for agent, rows in questions.items()}
 
         def answers() -> dict[int, np.ndarray]:
-            found = {agent: self._answer(agent, questions[agent], ref, deadline) for agent, ref in sent.items()}
-            return {agent: answer for agent, answer in found.items() if answer is not None}
+            found, awaited, turn = {}, sent, list(sent)
+            while turn:
+                for ref in turn:
+                    agent = awaited.pop(ref)
+                    reply = self._reply(agent, questions[agent], ref, deadline)
+                    if isinstance(reply, np.ndarray):
+                        found[agent] = reply
+                    elif reply is not None:
+                        awaited[reply] = agent
+                turn = self._next(awaited, deadline)
+            return found
 
         return answers
 
+    def _next(self, awaited: dict[Any, int], deadline: float) -> list[Any]:
+        """What to hear next: whoever is first, so that nobody who was restarted waits for another one's restart."""
+        if not awaited:
+            return []
+        ready, _ = self.ray.wait(list(awaited), timeout=max(deadline - time.monotonic(), 0.0))
+        return ready or list(awaited)
+
     def _send(self, agent: int, rows: np.ndarray) -> Any:
-        ref = self.network.desks[agent].answer.remote(self.walk + rows.tobytes())
+        ref = self.network.ask[agent](self.walk + rows.tobytes())
         self.messages[agent] += 1  # while it travels
         self.bytes[agent] += rows.nbytes
         self.asked[agent] += len(rows) * self.rounds
         return ref
 
-    def _answer(self, agent: int, rows: np.ndarray, ref: Any, deadline: float) -> np.ndarray | None:
-        faults, reopening = self.ray.exceptions, False
-        while True:
-            try:
-                answer = self.ray.get(ref, timeout=max(deadline - time.monotonic(), 0.0))
-            except faults.GetTimeoutError:
-                return self._gone(agent, ref)
-            except faults.RayTaskError as error:
-                return self.set_aside(agent, f"it failed with {error.cause!r}")
-            except faults.RayError as error:  # its process or node died, or the answer was lost with it
-                if time.monotonic() >= deadline:
-                    return self._gone(agent, None)
-                self.network.revive(agent, error)
-                time.sleep(AGAIN)
-                reopening, ref = False, self._send(agent, rows)
-                continue
-            if reopening:
-                reopening, ref = False, self._send(agent, rows)
-            elif answer == b"":  # its process is a new one, which has not heard of this walk
-                self.restarts[agent] += 1
-                reopening, ref = True, self.network.desks[agent].open.remote(self.walk, self.program)
-            else:
-                return self._checked(agent, answer, (len(rows), self.width))
-
-    def _checked(self, agent: int, answer: Any, shape: tuple[int, int]) -> np.ndarray | None:
+    def _reply(self, agent: int, rows: np.ndarray, ref: Any, deadline: float) -> Any:
+        """The answer; or what to wait for instead, where there is none yet; or nothing, where there will be none."""
+        faults, left = self.ray.exceptions, deadline - time.monotonic()
+        try:
+            answer = self.ray.get(ref, timeout=min(max(left, 0.0), PROMPT))
+        except faults.GetTimeoutError:
+            return ref if left > PROMPT else self._gone(agent, ref)
+        except faults.RayTaskError as error:
+            return self.set_aside(agent, f"it failed with {error.cause!r}")
+        except faults.RayError as error:  # its process or node died, or the answer was lost with it
+            self.reopened.discard(ref)
+            if left <= 0:
+                return self._gone(agent, None)
+            self.network.revive(agent, error)
+            time.sleep(AGAIN)
+            return self._send(agent, rows)
+        if ref in self.reopened:
+            self.reopened.remove(ref)
+            return self._send(agent, rows)
         self.messages[agent] += 1
+        if answer == b"":  # its process is a new one, which has not heard of this walk
+            self.restarts[agent] += 1
+            ref = self.network.desks[agent].open.remote(self.walk, self.program)
+            self.reopened.add(ref)
+            return ref
+        return self._checked(agent, answer, len(rows))
+
+    def _checked(self, agent: int, answer: Any, count: int) -> np.ndarray | None:
         if not isinstance(answer, bytes):
             return self.set_aside(agent, f"it answered with {type(answer).__name__}, not with bytes")
         self.bytes[agent] += len(answer)
-        if len(answer) != 4 * shape[0] * shape[1]:
-            return self.set_aside(agent, f"its answer has {len(answer)} bytes, not 4 x {shape[0]} x {shape[1]}")
-        return np.frombuffer(answer, np.uint32).reshape(shape)
+        if len(answer) != count * self.row_bytes:
+            return self.set_aside(agent, f"its answer has {len(answer)} bytes, not {count} x {self.row_bytes}")
+        return np.frombuffer(answer, self.row.dtype).reshape(count, -1)
 
     def set_aside(self, agent: int, reason: str) -> None:
         """Never ask this agent again."""
@@ -139,6 +161,9 @@ class Roll:
             self.probes[agent] = self.network.desks[agent].here.remote()
         else:
             del self.probes[agent]
-            self.late += isinstance(answer, bytes) and answer != b""
+            if isinstance(answer, bytes):  # what it was asked for, not only where it is
+                self.messages[agent] += 1
+                self.bytes[agent] += len(answer)
+                self.late += answer != b""
             self.present[agent] = True
             log.warning("%s is back", self.network.names[agent])

@@ -13,7 +13,7 @@ from ergodrift import loop, tree
 from ergodrift.distributed import wire
 from ergodrift.distributed.wire import Program, Token, Visit
 from ergodrift.method import zero_feedback
-from ergodrift.sampler import Transitions, random_block
+from ergodrift.sampler import BLOCK, Transitions, random_block
 from ergodrift.source import level_keys, path_keys, seed_keys
 from ergodrift.types import Feedback
 
@@ -28,19 +28,20 @@ class Bits(NamedTuple):
         return key, random_block(key, number)
 
 
-class Moves:
-    """Where tokens go: the very comparisons of the chain's own sampler, on the host, from wherever a token stands."""
+@jax.jit
+def route(chain: Transitions, places: Any, bits: Any, first: Any) -> jax.Array:
+    """Where tokens are after each move of a block of hops, (BLOCK, tokens), standing at `places` before the `first`."""
 
-    def __init__(self, table: Transitions) -> None:
-        self.thresholds, self.targets = np.asarray(table.thresholds), np.asarray(table.targets)
+    def move(places: Any, drawn: Any) -> tuple[Any, Any]:
+        number, bits = drawn
+        places = jnp.where(number < first, places, jax.vmap(chain.move)(places, bits))
+        return places, places
 
-    def __call__(self, places: np.ndarray, bits: np.ndarray) -> np.ndarray:
-        chosen = (bits[:, None] >= self.thresholds[places]).sum(axis=1)
-        return self.targets[places, chosen]
+    return jax.lax.scan(move, jnp.asarray(places, jnp.int32), (jnp.arange(BLOCK), bits.T))[1]
 
 
 class Tokens(NamedTuple):
-    """All tokens between two hops, one row each: what a hop changes, as 32-bit words, and the rest of the carry.
+    """All tokens between two hops, one row each: what a hop changes, as words, and the rest of the carry.
 
     One array, since each that goes into a compiled function, or comes out of it, adds to the time of a hop.
     """
@@ -54,7 +55,7 @@ class Hub:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.answer_width = wire.width(_answer(program))
+        self.answer = wire.row(_answer(program))
         self.start = wire.bound(start, program)
         self.packed = wire.bound(packed, program)
         self.unpacked = wire.bound(unpacked, program)
@@ -65,18 +66,18 @@ class Hub:
 
     def sheet(self, agents: np.ndarray) -> np.ndarray:
         """Room for the answers of a hop, one row a token: the answer, who was asked, and 1 if there is an answer."""
-        sheet = np.zeros((len(agents), self.answer_width + 2), np.uint32)
+        sheet = np.zeros((len(agents), self.answer.shape[0] + 2), self.answer.dtype)
         sheet[:, -2] = agents
         return sheet
 
     def arrive(self, tokens: Tokens, sheet: np.ndarray) -> tuple[Tokens, np.ndarray, np.ndarray]:
-        """The tokens after all answers, the next questions, and which tokens have moved.
+        """The tokens after all answers, the next questions, and 1 for each token that has moved, else 0.
 
         A token without an answer, or with one that is not finite, stays as it is, to the last bit.
         """
         moving, out = self._arrive(tokens.moving, sheet)
         out = np.asarray(out)
-        return Tokens(moving, tokens.resting), out[:, :-1], out[:, -1] == 1
+        return Tokens(moving, tokens.resting), out[:, :-1], out[:, -1]
 
 
 def start(program: Program, starts: Any, levels: Any) -> Tokens:
@@ -115,7 +116,8 @@ def arrive(program: Program, moving: Any, sheet: Any) -> tuple[Any, jax.Array]:
         moved = (row[-1] == 1) & loop.finite((numbers, new.state.x, new.state.queue, new.weights))
         carry = _select(moved, new, carry)
         kept = wire.pack({name: getattr(carry, name) for name in token_like})
-        return kept, jnp.append(_question(program, carry), moved.astype(jnp.uint32))
+        question = _question(program, carry)
+        return kept, jnp.append(question, moved.astype(question.dtype))
 
     return jax.vmap(one)(moving, sheet)
 

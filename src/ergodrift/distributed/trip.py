@@ -14,7 +14,7 @@ from ergodrift.chain import MarkovChain
 from ergodrift.checkpoint import Checkpoint
 from ergodrift.distributed.network import AGAIN, QuorumError
 from ergodrift.distributed.roll import Roll
-from ergodrift.distributed.tokens import Hub, Moves
+from ergodrift.distributed.tokens import Hub, route
 from ergodrift.progress import Progress
 from ergodrift.sampler import BLOCK
 from ergodrift.source import level_keys, path_keys
@@ -39,8 +39,8 @@ class Trip:
         self, hub: Hub, roll: Roll, chain: MarkovChain, keys: Any, paths: Any, hops: int, grid: np.ndarray, quorum: int
     ) -> None:
         self.hub, self.roll, self.chain, self.paths, self.hops, self.quorum = hub, roll, chain, paths, hops, quorum
-        self.moves = Moves(chain.sampler())
-        starts, first = jax.vmap(chain.sampler().start)(path_keys(keys))
+        self.sampler = jax.tree.map(jnp.asarray, chain.sampler())
+        starts, first = jax.vmap(self.sampler.start)(path_keys(keys))
         self.target = np.asarray(first) if paths is None else paths[:, 0]
         self.place = self.target
         self.tokens = hub.start(starts, level_keys(keys))
@@ -87,7 +87,8 @@ class Trip:
     def go(self, name: str) -> None:
         """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
         bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
-        questions, bits = np.asarray(self.hub.questions(self.tokens)), np.asarray(self.tokens.resting.indices)
+        questions = np.asarray(self.hub.questions(self.tokens))
+        path = self._path(self.target)
         plan = Plan(self.hub, self._allowed(), self.roll.present)
         try:
             while self.hop < self.hops:
@@ -101,21 +102,24 @@ class Trip:
                     self.rate = self._rate(first, began)
                     bar.update(self.hop, self._note())
                     self.tokens = self.hub.block(self.tokens, np.int32(self.hop))
-                    bits = np.asarray(self.tokens.resting.indices)
-                ahead = self._targets(plan.target, bits)
+                    path = self._path(self.target)
+                ahead = path[self.hop % BLOCK]
                 next_plan = Plan(self.hub, ahead, self.roll.present)
 
-                plan.fill(answers())
-                self.tokens, questions, moved = self.hub.arrive(self.tokens, plan.sheet)
-                if moved.all() and self.roll.everybody:
+                found = answers()
+                self.tokens, questions, moved = self.hub.arrive(self.tokens, plan.filled(found))
+                if np.count_nonzero(moved) == len(moved) and self.roll.everybody:
                     self.place, self.target = plan.target, ahead
-                    self.visits += plan.visits
+                    for agent, answer in found.items():
+                        self.visits[agent] += len(answer)
                     self.hop += 1
                     plan = next_plan
                     continue
                 self.as_drawn = False
-                self._count(plan, moved)
-                self.target = self._targets(self.place, bits)
+                self._count(plan, moved == 1)
+                if not np.array_equal(self.place, self.target):
+                    path = self._path(self.place)
+                self.target = path[self.hop % BLOCK]
                 self.hop += 1
                 self._check_quorum()
                 plan = Plan(self.hub, self._allowed(), self.roll.present)
@@ -125,11 +129,12 @@ class Trip:
             bar.close()
         self.save()
 
-    def _targets(self, places: np.ndarray, bits: np.ndarray) -> np.ndarray:
-        """Where tokens that stand there go next."""
+    def _path(self, places: np.ndarray) -> np.ndarray:
+        """(BLOCK, tokens) where tokens go after each hop of this block, from where they stand at this one."""
         if self.paths is None:
-            return self.moves(places, bits[:, self.hop % BLOCK])
-        return self.paths[:, min(self.hop + 1, self.hops - 1)]
+            return np.asarray(route(self.sampler, places, self.tokens.resting.indices, self.hop % BLOCK))
+        after = self.hop - self.hop % BLOCK + 1 + np.arange(BLOCK)
+        return self.paths[:, np.minimum(after, self.hops - 1)].T
 
     def _count(self, plan: Plan, moved: np.ndarray) -> None:
         """Note who has moved, and who has not for want of a good answer."""
@@ -199,24 +204,23 @@ class Plan:
         target: (tokens,) the agent that each is to visit.
         groups: the tokens (rows) that go to each agent, of those that are there.
         sheet: room for their answers.
-        visits: (agents,) how many tokens go to each.
     """
 
     def __init__(self, hub: Hub, target: np.ndarray, present: np.ndarray) -> None:
         self.target = target
         self.sheet = hub.sheet(target)
-        self.visits = np.bincount(target, minlength=len(present))
         if len(target) == 1:  # a token on its own is worth a short way
             agent = int(target[0])
             self.groups: dict[int, Any] = {agent: slice(None)} if present[agent] else {}
             return
-        order = np.argsort(target, kind="stable")
-        agents = np.flatnonzero(self.visits)
-        rows = np.split(order, np.cumsum(self.visits[agents])[:-1])
+        order, counts = np.argsort(target, kind="stable"), np.bincount(target)
+        agents = np.flatnonzero(counts)
+        rows = np.split(order, np.cumsum(counts[agents])[:-1])
         self.groups = {int(agent): own for agent, own in zip(agents, rows, strict=True) if present[agent]}
 
-    def fill(self, answers: dict[int, np.ndarray]) -> None:
-        """Write down the answers that came."""
+    def filled(self, answers: dict[int, np.ndarray]) -> np.ndarray:
+        """The sheet with the answers that came."""
         for agent, answer in answers.items():
             rows = self.groups[agent]
             self.sheet[rows, :-2], self.sheet[rows, -1] = answer, 1
+        return self.sheet

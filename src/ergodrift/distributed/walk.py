@@ -143,7 +143,7 @@ def walk(
         sent = parcel(program)
         count = network.open(walk_id, sent, patience)
         hub = Hub(dataclasses.replace(program, setup=setup, num_constraints=count))
-        roll = Roll(network, walk_id, sent, hub.answer_width, local_rounds, patience)
+        roll = Roll(network, walk_id, sent, hub.answer, local_rounds, patience)
         trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
         if checkpoint is not None:
             identity = (algorithm.name, setup, x0, local_rounds, tuple(network.names), chain.sampler(), keys, paths)

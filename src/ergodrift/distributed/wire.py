@@ -1,4 +1,4 @@
-"""What travels: a row of 32-bit words for each token, each way."""
+"""What travels: a row of words for each token, each way."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def blank_token(program: Program) -> Token:
     return jax.eval_shape(first)
 
 
-def question_width(program: Program) -> int:
-    """How many words a question has."""
-    return width(program.x0 if program.local_rounds == 1 else blank_token(program))
+def question(program: Program) -> jax.ShapeDtypeStruct:
+    """How many words of what kind a question has."""
+    return row(program.x0 if program.local_rounds == 1 else blank_token(program))
 
 
 def zero_sums(program: Program) -> Sums:
@@ -85,8 +85,13 @@ def unstocked(state: State) -> State:
 
 
 def pack(numbers: Any) -> jax.Array:
-    """All numbers of a pytree as one vector of 32-bit words."""
-    return jnp.concatenate([_words(leaf) for leaf in jax.tree.leaves(numbers)])
+    """All numbers of a pytree as one vector of words, as wide as the widest of them.
+
+    That number's bits are a word as they are. In words of half its width it would be put together from two, and each
+    leaf of such numbers would cost a kernel.
+    """
+    bits = [_bits(leaf).ravel() for leaf in jax.tree.leaves(numbers)]
+    return jnp.concatenate(bits, dtype=jnp.result_type(*bits))
 
 
 def unpack(words: jax.Array, like: Any) -> Any:
@@ -94,38 +99,40 @@ def unpack(words: jax.Array, like: Any) -> Any:
     leaves, structure = jax.tree.flatten(like)
     out, start = [], 0
     for leaf in leaves:
-        count = width(leaf)
+        (count,) = row(leaf).shape
         out.append(_leaf(words[start : start + count], leaf))
         start += count
     return structure.unflatten(out)
 
 
-def width(like: Any) -> int:
-    """How many words a pytree of these shapes packs into."""
-    return sum(jax.eval_shape(_words, leaf).shape[0] for leaf in jax.tree.leaves(like))
+def row(like: Any) -> jax.ShapeDtypeStruct:
+    """How many words of what kind a pytree of these shapes packs into."""
+    return jax.eval_shape(pack, like)
 
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _words(leaf: Any) -> jax.Array:
+def _bits(leaf: Any) -> jax.Array:
+    """The bits of each number, as a whole number of 32 or 64 of them."""
     leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
     if leaf.dtype.itemsize < 4:  # bools and half floats take a word each
-        leaf = leaf.astype(jnp.int32 if leaf.dtype == bool else jnp.float32)
-    return jax.lax.bitcast_convert_type(leaf, jnp.uint32).ravel()
+        leaf = leaf.astype(_wide(leaf))
+    return jax.lax.bitcast_convert_type(leaf, jnp.uint64 if leaf.dtype.itemsize == 8 else jnp.uint32)
 
 
 def _leaf(words: jax.Array, like: Any) -> Any:
     if _is_key(like):
         data = jax.eval_shape(jax.random.key_data, like)
-        return jax.random.wrap_key_data(words.reshape(data.shape), impl=KEYS)
-    if like.dtype.itemsize < 4:
-        kind = jnp.int32 if like.dtype == bool else jnp.float32
-        return jax.lax.bitcast_convert_type(words.reshape(like.shape), kind).astype(like.dtype)
-    if like.dtype.itemsize == 8:
-        words = words.reshape(-1, 2)
-    return jax.lax.bitcast_convert_type(words, like.dtype).reshape(like.shape)
+        return jax.random.wrap_key_data(words.astype(data.dtype).reshape(data.shape), impl=KEYS)
+    kind = _wide(like) if like.dtype.itemsize < 4 else like.dtype
+    bits = words.astype(jnp.uint64 if like.dtype.itemsize == 8 else jnp.uint32).reshape(like.shape)
+    return jax.lax.bitcast_convert_type(bits, kind).astype(like.dtype)
+
+
+def _wide(leaf: Any) -> Any:
+    return jnp.int32 if leaf.dtype == bool else jnp.float32
 
 
 def on_host(value: T) -> T:
