@@ -52,6 +52,8 @@ class Machine:
         while not (found := children.read_text().split()):
             time.sleep(0.01)
         self.init = int(found[0])
+        # The kernel clears away the network of processes that are gone in its own time, cable by cable.
+        _do(f"nsenter -t {self.switch} -n ip link del port{self.number} 2>/dev/null || true")
         _do(f"ip link add port{self.number} netns {self.switch} type veth peer name eth0 netns {self.init}")
         _do(f"nsenter -t {self.switch} -n ip link set port{self.number} master br0 up")
         Path("/tmp/ray").mkdir(exist_ok=True)
