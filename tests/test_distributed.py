@@ -1,5 +1,6 @@
 """Walks over real processes give the numbers of the core; what is asked, answered and counted."""
 
+import dataclasses
 import math
 import os
 import re
@@ -20,6 +21,7 @@ import problems
 from ergodrift import distributed as dd
 from ergodrift.average import Average
 from ergodrift.distributed import network as networks
+from ergodrift.distributed import roll as rolls
 from ergodrift.distributed import wire
 from ergodrift.distributed.desk import Desk, _described
 from ergodrift.distributed.privacy import Secret
@@ -206,6 +208,95 @@ def test_routes_are_those_of_the_chain():
         shares = np.asarray(bits)[:, number, None] / 2.0**31
         places = (shares >= cumulative[places]).sum(axis=1)
         assert again[number].tolist() == places.tolist()
+
+
+class RayError(Exception):
+    pass
+
+
+class GetTimeoutError(RayError):
+    pass
+
+
+class RayTaskError(RayError):
+    pass
+
+
+class Clockwork:
+    """A Ray whose time is a number: agents that are silent for ever, and the last one, whose process has just died."""
+
+    exceptions = types.SimpleNamespace(RayError=RayError, GetTimeoutError=GetTimeoutError, RayTaskError=RayTaskError)
+
+    def __init__(self, agents, back, loads):
+        self.now, self.back, self.loads, self.opened = 0.0, back, loads, False
+        self.ray, self.agents, self.names = self, [None] * agents, [f"agent {i}" for i in range(agents)]
+        self.ask = [*[lambda sent: Reply(math.inf, b"")] * (agents - 1), self.answer]
+        self.desks = [None] * (agents - 1) + [types.SimpleNamespace(open=types.SimpleNamespace(remote=self.open))]
+
+    def answer(self, sent):
+        if self.now < self.back:
+            return Reply(self.now, RayError("its process died"))
+        return Reply(self.now, bytes(8) if self.opened else b"")
+
+    def open(self, walk, program):
+        self.opened = True
+        return Reply(self.now + self.loads, 1)
+
+    def get(self, ref, timeout=math.inf):
+        self.now = max(self.now, min(ref.at, self.now + timeout))
+        if ref.at > self.now:
+            raise GetTimeoutError
+        if isinstance(ref.value, Exception):
+            raise ref.value
+        return ref.value
+
+    def wait(self, refs, timeout):
+        self.now = max(self.now, min(min(ref.at for ref in refs), self.now + timeout))
+        return [ref for ref in refs if ref.at <= self.now][:1], []
+
+    def put(self, value):
+        return value
+
+    def revive(self, agent, error):
+        pass
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@dataclasses.dataclass(eq=False)
+class Reply:
+    at: float
+    value: object
+
+
+@pytest.mark.parametrize("silent", [0, 1, 40, 100])
+def test_who_is_restarted_waits_for_nobody_who_is_silent(monkeypatch, silent):
+    clock = Clockwork(silent + 1, back=3.0, loads=25.0)
+    monkeypatch.setattr(rolls, "time", clock)
+    roll = rolls.Roll(clock, b"", b"", jax.ShapeDtypeStruct((1,), np.uint64), 1, patience=60.0)  # type: ignore[arg-type]
+    found = roll.ask({agent: np.zeros((1, 1), np.uint64) for agent in range(silent + 1)})()
+    assert list(found) == [silent]
+    assert roll.present.tolist() == [False] * silent + [True]
+    assert roll.restarts.sum() == 1
+    assert clock.now == pytest.approx(60.0 if silent else 28.0, abs=0.1)
+    assert not roll.openings
+
+
+def test_what_takes_longer_to_load_than_patience_lasts_is_away(monkeypatch):
+    clock = Clockwork(1, back=3.0, loads=90.0)
+    monkeypatch.setattr(rolls, "time", clock)
+    roll = rolls.Roll(clock, b"", b"", jax.ShapeDtypeStruct((1,), np.uint64), 1, patience=60.0)  # type: ignore[arg-type]
+    assert roll.ask({0: np.zeros((1, 1), np.uint64)})() == {}
+    assert clock.now == pytest.approx(60.0)
+    assert list(roll.probes) == [0]
+    clock.now = 94.0
+    roll.look()
+    assert roll.everybody
+    assert roll.late == 0  # it has said that it is there, and answered nothing
 
 
 # Privacy.

@@ -17,6 +17,7 @@ from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.parcel import opened
 from ergodrift.distributed.privacy import Privacy, Secret
 from ergodrift.distributed.wire import Program, Token, Visit
+from ergodrift.method import zero_feedback
 from ergodrift.problem import Problem
 from ergodrift.types import Feedback
 
@@ -57,7 +58,7 @@ class Desk:
         self.walks = {walk: rest}
         return count
 
-    def _made_ready(self, sent: bytes) -> tuple[bool, int, Any, Any, Secret | None]:
+    def _made_ready(self, sent: bytes) -> tuple[bool, int, jax.ShapeDtypeStruct, Any, Secret | None]:
         program: Program = opened(sent)
         jax.config.update("jax_enable_x64", program.wide)
         xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
@@ -73,7 +74,7 @@ class Desk:
         secret = self.secret and self.secret.of(*self._purpose(answers, fixed, question, sent))
         return program.wide, count, question, wire.bound(answers, fixed), secret
 
-    def _purpose(self, answers: Any, fixed: Any, question: Any, sent: bytes) -> list[bytes]:
+    def _purpose(self, answers: Any, fixed: Any, question: jax.ShapeDtypeStruct, sent: bytes) -> list[bytes]:
         """All that makes an answer but the question: whatever differs in it must not share its noise."""
         numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(fixed)]
         shapes = [(str(array.dtype), array.shape) for array in numbers]
@@ -125,7 +126,9 @@ def guarded(privacy: Privacy | None, problem: Problem, xi: Any, x: Any, key: Any
 def feedback(privacy: Any, program: Program, xi: Any, number: Any, words: Any, seed: Any = None) -> jax.Array:
     """The answer to one question where the hub makes the rounds: x in, feedback out."""
     x = wire.unpack(words, program.x0)
-    return wire.pack(guarded(privacy, program.setup.problem, xi, x, _key(seed))[:4])
+    answer = guarded(privacy, program.setup.problem, xi, x, _key(seed))
+    kinds = zero_feedback(program.x0, program.num_constraints)
+    return wire.pack(jax.tree.map(lambda part, kind: part.astype(kind.dtype), answer[:4], kinds[:4]))
 
 
 def rounds(privacy: Any, program: Program, xi: Any, number: Any, words: Any, seed: Any = None) -> jax.Array:

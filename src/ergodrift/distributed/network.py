@@ -56,10 +56,10 @@ class Network:
         self.desks: list[Any] = []
         try:
             self.desks = [self._start(number) for number in range(len(self.agents))]
+            self.ask = [desk.answer.remote for desk in self.desks]  # looked up once: Ray makes a new object every time
         except BaseException:
             self.close()  # a cluster that nobody knows of would stay
             raise
-        self.ask = [desk.answer.remote for desk in self.desks]  # looked up once: Ray makes a new object every time
 
     def _start(self, number: int) -> Any:
         """A desk for this agent, on a node that has what it needs; Ray restarts it whenever its process dies."""
@@ -123,7 +123,7 @@ class Network:
                 self.ray.kill(desk)
             if self.owns_cluster:
                 self.ray.shutdown()
-        self.desks = []
+        self.desks, self.ask = [], []
 
     def __enter__(self) -> Network:
         return self

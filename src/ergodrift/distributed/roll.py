@@ -36,15 +36,15 @@ class Roll:
     def __init__(
         self, network: Network, walk: bytes, program: bytes, answer: Any, rounds: int, patience: float
     ) -> None:
-        self.network, self.walk, self.row, self.rounds, self.patience = network, walk, answer, rounds, patience
+        self.network, self.walk, self.rounds, self.patience = network, walk, rounds, patience
         self.ray, self.program = network.ray, network.ray.put(program)
-        self.row_bytes = answer.dtype.itemsize * answer.shape[0]
+        self.word, self.row_bytes = answer.dtype, answer.dtype.itemsize * answer.shape[0]
         count = len(network.agents)
         self.present = np.ones(count, bool)
         self.messages, self.bytes, self.asked, self.restarts = np.zeros((4, count), np.int64)
         self.reasons: dict[int, str] = {}
         self.late = 0
-        self.reopened: set[Any] = set()  # waited for: new processes that were told of this walk
+        self.openings: set[Any] = set()  # waited for: new processes that were told of this walk
         self.probes: dict[int, Any] = {}  # what those who are away were last asked
         self.looked_at = 0.0
 
@@ -54,22 +54,24 @@ class Roll:
         sent = {self._send(agent, rows): agent for agent, rows in questions.items()}
 
         def answers() -> dict[int, np.ndarray]:
-            found, awaited, turn = {}, sent, list(sent)
+            found, turn = {}, list(sent)
             while turn:
                 for ref in turn:
-                    agent = awaited.pop(ref)
+                    agent = sent.pop(ref)
                     reply = self._reply(agent, questions[agent], ref, deadline)
                     if isinstance(reply, np.ndarray):
                         found[agent] = reply
                     elif reply is not None:
-                        awaited[reply] = agent
-                turn = self._next(awaited, deadline)
+                        sent[reply] = agent
+                    if reply is ref:  # silent so far: others may be ready
+                        break
+                turn = self._next(sent, deadline)
             return found
 
         return answers
 
     def _next(self, awaited: dict[Any, int], deadline: float) -> list[Any]:
-        """What to hear next: whoever is first, so that nobody who was restarted waits for another one's restart."""
+        """What to hear next: whoever is ready, so that nobody who was restarted waits for another one's answer."""
         if not awaited:
             return []
         ready, _ = self.ray.wait(list(awaited), timeout=max(deadline - time.monotonic(), 0.0))
@@ -85,27 +87,30 @@ class Roll:
     def _reply(self, agent: int, rows: np.ndarray, ref: Any, deadline: float) -> Any:
         """The answer; or what to wait for instead, where there is none yet; or nothing, where there will be none."""
         faults, left = self.ray.exceptions, deadline - time.monotonic()
+        opening = ref in self.openings
+        self.openings.discard(ref)
         try:
             answer = self.ray.get(ref, timeout=min(max(left, 0.0), PROMPT))
         except faults.GetTimeoutError:
-            return ref if left > PROMPT else self._gone(agent, ref)
+            if left <= PROMPT:
+                return self._gone(agent, ref)
+            self.openings |= {ref} if opening else set()
+            return ref
         except faults.RayTaskError as error:
             return self.set_aside(agent, f"it failed with {error.cause!r}")
         except faults.RayError as error:  # its process or node died, or the answer was lost with it
-            self.reopened.discard(ref)
             if left <= 0:
                 return self._gone(agent, None)
             self.network.revive(agent, error)
             time.sleep(AGAIN)
             return self._send(agent, rows)
-        if ref in self.reopened:
-            self.reopened.remove(ref)
+        if opening:
             return self._send(agent, rows)
         self.messages[agent] += 1
         if answer == b"":  # its process is a new one, which has not heard of this walk
             self.restarts[agent] += 1
             ref = self.network.desks[agent].open.remote(self.walk, self.program)
-            self.reopened.add(ref)
+            self.openings.add(ref)
             return ref
         return self._checked(agent, answer, len(rows))
 
@@ -115,7 +120,7 @@ class Roll:
         self.bytes[agent] += len(answer)
         if len(answer) != count * self.row_bytes:
             return self.set_aside(agent, f"its answer has {len(answer)} bytes, not {count} x {self.row_bytes}")
-        return np.frombuffer(answer, self.row.dtype).reshape(count, -1)
+        return np.frombuffer(answer, self.word).reshape(count, -1)
 
     def set_aside(self, agent: int, reason: str) -> None:
         """Never ask this agent again."""

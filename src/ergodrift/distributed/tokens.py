@@ -29,15 +29,20 @@ class Bits(NamedTuple):
 
 
 @jax.jit
+def next_places(chain: Transitions, places: Any, bits: Any, number: Any) -> jax.Array:
+    """Where tokens go from there by this move of a block of hops."""
+    return jax.vmap(chain.move)(jnp.asarray(places, jnp.int32), bits[:, number])
+
+
+@jax.jit
 def route(chain: Transitions, places: Any, bits: Any, first: Any) -> jax.Array:
     """Where tokens are after each move of a block of hops, (BLOCK, tokens), standing at `places` before the `first`."""
 
-    def move(places: Any, drawn: Any) -> tuple[Any, Any]:
-        number, bits = drawn
-        places = jnp.where(number < first, places, jax.vmap(chain.move)(places, bits))
+    def move(places: Any, number: Any) -> tuple[Any, Any]:
+        places = jnp.where(number < first, places, next_places(chain, places, bits, number))
         return places, places
 
-    return jax.lax.scan(move, jnp.asarray(places, jnp.int32), (jnp.arange(BLOCK), bits.T))[1]
+    return jax.lax.scan(move, jnp.asarray(places, jnp.int32), jnp.arange(BLOCK))[1]
 
 
 class Tokens(NamedTuple):

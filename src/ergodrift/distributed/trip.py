@@ -14,7 +14,7 @@ from ergodrift.chain import MarkovChain
 from ergodrift.checkpoint import Checkpoint
 from ergodrift.distributed.network import AGAIN, QuorumError
 from ergodrift.distributed.roll import Roll
-from ergodrift.distributed.tokens import Hub, route
+from ergodrift.distributed.tokens import Hub, next_places, route
 from ergodrift.progress import Progress
 from ergodrift.sampler import BLOCK
 from ergodrift.source import level_keys, path_keys
@@ -87,8 +87,7 @@ class Trip:
     def go(self, name: str) -> None:
         """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
         bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
-        questions = np.asarray(self.hub.questions(self.tokens))
-        path = self._path(self.target)
+        questions, path = np.asarray(self.hub.questions(self.tokens)), None
         plan = Plan(self.hub, self._allowed(), self.roll.present)
         try:
             while self.hop < self.hops:
@@ -102,24 +101,24 @@ class Trip:
                     self.rate = self._rate(first, began)
                     bar.update(self.hop, self._note())
                     self.tokens = self.hub.block(self.tokens, np.int32(self.hop))
-                    path = self._path(self.target)
-                ahead = path[self.hop % BLOCK]
-                next_plan = Plan(self.hub, ahead, self.roll.present)
+                    path = None
+                next_plan = plan
+                if self.roll.everybody:  # else it is not known who will be there next
+                    path = self._path() if path is None else path
+                    next_plan = Plan(self.hub, path[self.hop % BLOCK], self.roll.present)
 
                 found = answers()
-                self.tokens, questions, moved = self.hub.arrive(self.tokens, plan.filled(found))
-                if np.count_nonzero(moved) == len(moved) and self.roll.everybody:
-                    self.place, self.target = plan.target, ahead
+                self.tokens, questions, arrived = self.hub.arrive(self.tokens, plan.filled(found))
+                if np.count_nonzero(arrived) == len(arrived) and self.roll.everybody:
+                    self.place, self.target = plan.target, next_plan.target
                     for agent, answer in found.items():
                         self.visits[agent] += len(answer)
                     self.hop += 1
                     plan = next_plan
                     continue
                 self.as_drawn = False
-                self._count(plan, moved == 1)
-                if not np.array_equal(self.place, self.target):
-                    path = self._path(self.place)
-                self.target = path[self.hop % BLOCK]
+                self._count(plan, arrived == 1)
+                self.target, path = self._next(), None
                 self.hop += 1
                 self._check_quorum()
                 plan = Plan(self.hub, self._allowed(), self.roll.present)
@@ -129,12 +128,18 @@ class Trip:
             bar.close()
         self.save()
 
-    def _path(self, places: np.ndarray) -> np.ndarray:
-        """(BLOCK, tokens) where tokens go after each hop of this block, from where they stand at this one."""
+    def _path(self) -> np.ndarray:
+        """(BLOCK, tokens) where tokens go after each hop of this block, the one to their targets and those after it."""
         if self.paths is None:
-            return np.asarray(route(self.sampler, places, self.tokens.resting.indices, self.hop % BLOCK))
+            return np.asarray(route(self.sampler, self.target, self.tokens.resting.indices, self.hop % BLOCK))
         after = self.hop - self.hop % BLOCK + 1 + np.arange(BLOCK)
         return self.paths[:, np.minimum(after, self.hops - 1)].T
+
+    def _next(self) -> np.ndarray:
+        """Where tokens go after this hop from where they stand."""
+        if self.paths is None:
+            return np.asarray(next_places(self.sampler, self.place, self.tokens.resting.indices, self.hop % BLOCK))
+        return self.paths[:, min(self.hop + 1, self.hops - 1)]
 
     def _count(self, plan: Plan, moved: np.ndarray) -> None:
         """Note who has moved, and who has not for want of a good answer."""

@@ -118,7 +118,7 @@ def _bits(leaf: Any) -> jax.Array:
     """The bits of each number, as a whole number of 32 or 64 of them."""
     leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
     if leaf.dtype.itemsize < 4:  # bools and half floats take a word each
-        leaf = leaf.astype(_wide(leaf))
+        leaf = leaf.astype(_carrier(leaf))
     return jax.lax.bitcast_convert_type(leaf, jnp.uint64 if leaf.dtype.itemsize == 8 else jnp.uint32)
 
 
@@ -126,12 +126,12 @@ def _leaf(words: jax.Array, like: Any) -> Any:
     if _is_key(like):
         data = jax.eval_shape(jax.random.key_data, like)
         return jax.random.wrap_key_data(words.astype(data.dtype).reshape(data.shape), impl=KEYS)
-    kind = _wide(like) if like.dtype.itemsize < 4 else like.dtype
+    kind = _carrier(like) if like.dtype.itemsize < 4 else like.dtype
     bits = words.astype(jnp.uint64 if like.dtype.itemsize == 8 else jnp.uint32).reshape(like.shape)
     return jax.lax.bitcast_convert_type(bits, kind).astype(like.dtype)
 
 
-def _wide(leaf: Any) -> Any:
+def _carrier(leaf: Any) -> Any:
     return jnp.int32 if leaf.dtype == bool else jnp.float32
 
 
