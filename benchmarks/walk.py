@@ -24,7 +24,7 @@ from common import write
 import ergodrift as ed
 from ergodrift import distributed as dd
 
-AGENTS, TURNS = 8, 15
+AGENTS, TURNS = 8, 40
 
 
 class Echo:

@@ -71,9 +71,10 @@ class Visited:
         before = Hub.arrive
 
         def arrive(hub, carry, sheet):
-            carry, questions, moved = before(hub, carry, sheet)
-            self.hops.append(np.where(moved, sheet[:, -2].astype(int), -1))
-            return carry, questions, moved
+            carry, questions = before(hub, carry, sheet)
+            asked = sheet.reshape(len(questions), -1)[:, -2].astype(int)
+            self.hops.append(np.where(questions[:, -1] == 1, asked, -1))
+            return carry, questions
 
         monkeypatch.setattr(Hub, "arrive", arrive)
 
@@ -127,7 +128,7 @@ def test_agents_that_died_together_load_their_data_together(cluster, monkeypatch
 
         def ask(roll, questions):
             """Killed before they are asked: an answer that is already on its way would need nobody."""
-            while victims and roll.messages.sum() == 80:
+            while victims and sum(roll.messages) == 80:
                 slow.touch()
                 os.kill(victims.pop(), signal.SIGKILL)
             return before(roll, questions)

@@ -58,7 +58,7 @@ class Desk:
         self.walks = {walk: rest}
         return count
 
-    def _made_ready(self, sent: bytes) -> tuple[bool, int, jax.ShapeDtypeStruct, Any, Secret | None]:
+    def _made_ready(self, sent: bytes) -> tuple[bool, int, Any, int, Any, Secret | None]:
         program: Program = opened(sent)
         jax.config.update("jax_enable_x64", program.wide)
         xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
@@ -68,37 +68,39 @@ class Desk:
         fixed = (program, xi, np.int32(self.number))
         question = wire.question(program)
 
-        def answers(fixed: Any, *asked: Any) -> jax.Array:
-            return jax.vmap(functools.partial(one, *fixed))(*asked)
+        def answers(fixed: Any, words: Any, *seeds: Any) -> jax.Array:
+            return jax.vmap(functools.partial(one, *fixed))(words.reshape(-1, *question.shape), *seeds)
 
         secret = self.secret and self.secret.of(*self._purpose(answers, fixed, question, sent))
-        return program.wide, count, question, wire.bound(answers, fixed), secret
+        return program.wide, count, question.dtype, question.shape[0], wire.bound(answers, fixed), secret
 
     def _purpose(self, answers: Any, fixed: Any, question: jax.ShapeDtypeStruct, sent: bytes) -> list[bytes]:
         """All that makes an answer but the question: whatever differs in it must not share its noise."""
         numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(fixed)]
         shapes = [(str(array.dtype), array.shape) for array in numbers]
         description = repr((self.number, self.agent.name, self.agent.privacy, shapes)).encode()
-        asked = np.zeros((1, *question.shape), question.dtype), np.zeros((1, 2), np.uint32)
+        asked = np.zeros(question.shape, question.dtype), np.zeros((1, 2), np.uint32)
         program = _described(answers, fixed, *asked)
         return [description, program or sent, *(array.tobytes() for array in numbers)]
 
     def answer(self, sent: bytes) -> bytes:
         """One answer for each question. Nothing where the walk is not known, as after a restart.
 
-        Bytes, not arrays: Ray takes them as they are, and pickling would cost as much as the answer.
+        Bytes, not arrays: Ray takes them as they are, and pickling would cost as much as the answer. A process that was
+        just woken up takes its time for every call into NumPy, hence so few.
         """
         walk = self.walks.get(sent[: wire.NAME])
         if walk is None:
             return b""
-        question, answer, secret = walk
-        questions = np.frombuffer(sent, question.dtype, offset=wire.NAME).reshape(-1, *question.shape)
-        count = len(questions)
-        asked = (questions,) if secret is None else (questions, secret.keys(questions))
+        word, width, answer, secret = walk
+        words = np.frombuffer(sent, word, -1, wire.NAME)
+        count = len(words) // width
         padding = (1 << (count - 1).bit_length()) - count  # few sizes, so that few are compiled
         if padding:
-            asked = tuple(np.concatenate([rows, rows[-1:].repeat(padding, 0)]) for rows in asked)
-        return np.asarray(answer(*asked))[:count].tobytes()
+            words = np.concatenate([words, np.tile(words[-width:], padding)])
+        asked = (words,) if secret is None else (words, secret.keys(words.reshape(-1, width)))
+        answers = np.asarray(answer(*asked))
+        return (answers[:count] if padding else answers).tobytes()
 
     def here(self) -> int:
         """The process that runs this desk."""

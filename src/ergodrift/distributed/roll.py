@@ -26,40 +26,47 @@ class Roll:
 
     Attributes:
         present: (agents,) who is neither away nor set aside.
-        messages, bytes: (agents,) that travelled, both ways.
-        asked: (agents,) feedbacks asked for, whether or not they were answered.
-        restarts: (agents,) new processes met.
+        messages, bytes: of each agent, that travelled, both ways.
+        asked: of each agent, feedbacks asked for, whether or not they were answered.
+        restarts: of each agent, new processes met.
         reasons: of those set aside.
         late: answers thrown away.
     """
 
     def __init__(
-        self, network: Network, walk: bytes, program: bytes, answer: Any, rounds: int, patience: float
+        self,
+        network: Network,
+        walk: bytes,
+        program: bytes,
+        question_bytes: int,
+        answer_bytes: int,
+        rounds: int,
+        patience: float,
     ) -> None:
         self.network, self.walk, self.rounds, self.patience = network, walk, rounds, patience
         self.ray, self.program = network.ray, network.ray.put(program)
-        self.word, self.row_bytes = answer.dtype, answer.dtype.itemsize * answer.shape[0]
+        self.question_bytes, self.answer_bytes = question_bytes, answer_bytes
         count = len(network.agents)
         self.present = np.ones(count, bool)
-        self.messages, self.bytes, self.asked, self.restarts = np.zeros((4, count), np.int64)
+        self.messages, self.bytes, self.asked, self.restarts = ([0] * count for _ in range(4))
         self.reasons: dict[int, str] = {}
         self.late = 0
         self.openings: set[Any] = set()  # waited for: new processes that were told of this walk
         self.probes: dict[int, Any] = {}  # what those who are away were last asked
         self.looked_at = 0.0
 
-    def ask(self, questions: dict[int, np.ndarray]) -> Callable[[], dict[int, np.ndarray]]:
-        """Send the questions (rows) to each agent. What is returned waits for the answers, of those who give one."""
+    def ask(self, questions: dict[int, bytes]) -> Callable[[], dict[int, bytes]]:
+        """Send the questions to each agent. What is returned waits for the answers, of those who give one."""
         deadline = time.monotonic() + self.patience
-        sent = {self._send(agent, rows): agent for agent, rows in questions.items()}
+        sent = {self._send(agent, asked): agent for agent, asked in questions.items()}
 
-        def answers() -> dict[int, np.ndarray]:
+        def answers() -> dict[int, bytes]:
             found, turn = {}, list(sent)
             while turn:
                 for ref in turn:
                     agent = sent.pop(ref)
                     reply = self._reply(agent, questions[agent], ref, deadline)
-                    if isinstance(reply, np.ndarray):
+                    if isinstance(reply, bytes):
                         found[agent] = reply
                     elif reply is not None:
                         sent[reply] = agent
@@ -77,14 +84,14 @@ class Roll:
         ready, _ = self.ray.wait(list(awaited), timeout=max(deadline - time.monotonic(), 0.0))
         return ready or list(awaited)
 
-    def _send(self, agent: int, rows: np.ndarray) -> Any:
-        ref = self.network.ask[agent](self.walk + rows.tobytes())
+    def _send(self, agent: int, asked: bytes) -> Any:
+        ref = self.network.ask[agent](self.walk + asked)
         self.messages[agent] += 1  # while it travels
-        self.bytes[agent] += rows.nbytes
-        self.asked[agent] += len(rows) * self.rounds
+        self.bytes[agent] += len(asked)
+        self.asked[agent] += len(asked) // self.question_bytes * self.rounds
         return ref
 
-    def _reply(self, agent: int, rows: np.ndarray, ref: Any, deadline: float) -> Any:
+    def _reply(self, agent: int, asked: bytes, ref: Any, deadline: float) -> Any:
         """The answer; or what to wait for instead, where there is none yet; or nothing, where there will be none."""
         faults, left = self.ray.exceptions, deadline - time.monotonic()
         opening = ref in self.openings
@@ -103,24 +110,24 @@ class Roll:
                 return self._gone(agent, None)
             self.network.revive(agent, error)
             time.sleep(AGAIN)
-            return self._send(agent, rows)
+            return self._send(agent, asked)
         if opening:
-            return self._send(agent, rows)
+            return self._send(agent, asked)
         self.messages[agent] += 1
         if answer == b"":  # its process is a new one, which has not heard of this walk
             self.restarts[agent] += 1
             ref = self.network.desks[agent].open.remote(self.walk, self.program)
             self.openings.add(ref)
             return ref
-        return self._checked(agent, answer, len(rows))
+        return self._checked(agent, answer, len(asked) // self.question_bytes)
 
-    def _checked(self, agent: int, answer: Any, count: int) -> np.ndarray | None:
+    def _checked(self, agent: int, answer: Any, count: int) -> bytes | None:
         if not isinstance(answer, bytes):
             return self.set_aside(agent, f"it answered with {type(answer).__name__}, not with bytes")
         self.bytes[agent] += len(answer)
-        if len(answer) != count * self.row_bytes:
-            return self.set_aside(agent, f"its answer has {len(answer)} bytes, not {count} x {self.row_bytes}")
-        return np.frombuffer(answer, self.word).reshape(count, -1)
+        if len(answer) != count * self.answer_bytes:
+            return self.set_aside(agent, f"its answer has {len(answer)} bytes, not {count} x {self.answer_bytes}")
+        return answer
 
     def set_aside(self, agent: int, reason: str) -> None:
         """Never ask this agent again."""

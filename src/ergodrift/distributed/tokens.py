@@ -60,7 +60,9 @@ class Hub:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.answer = wire.row(_answer(program))
+        answer = wire.row(_answer(program))
+        self.word, self.width = answer.dtype, answer.shape[0]
+        self.answer_bytes, self.question_bytes = wire.size(answer), wire.size(wire.question(program))
         self.start = wire.bound(start, program)
         self.packed = wire.bound(packed, program)
         self.unpacked = wire.bound(unpacked, program)
@@ -69,20 +71,14 @@ class Hub:
         self.observe = wire.bound(observe, program)
         self._arrive = wire.bound(arrive, program, donate=True)
 
-    def sheet(self, agents: np.ndarray) -> np.ndarray:
-        """Room for the answers of a hop, one row a token: the answer, who was asked, and 1 if there is an answer."""
-        sheet = np.zeros((len(agents), self.answer.shape[0] + 2), self.answer.dtype)
-        sheet[:, -2] = agents
-        return sheet
+    def arrive(self, tokens: Tokens, sheet: np.ndarray) -> tuple[Tokens, np.ndarray]:
+        """The tokens after all answers, and the next questions, whose last word is 1 if the token has moved, else 0.
 
-    def arrive(self, tokens: Tokens, sheet: np.ndarray) -> tuple[Tokens, np.ndarray, np.ndarray]:
-        """The tokens after all answers, the next questions, and 1 for each token that has moved, else 0.
-
-        A token without an answer, or with one that is not finite, stays as it is, to the last bit.
+        The sheet has a row for each token: the answer, who was asked, and 1 if there is an answer. A token without one,
+        or with one that is not finite, stays as it is, to the last bit.
         """
-        moving, out = self._arrive(tokens.moving, sheet)
-        out = np.asarray(out)
-        return Tokens(moving, tokens.resting), out[:, :-1], out[:, -1]
+        moving, questions = self._arrive(tokens.moving, sheet)
+        return Tokens(moving, tokens.resting), np.asarray(questions)
 
 
 def start(program: Program, starts: Any, levels: Any) -> Tokens:
@@ -103,12 +99,12 @@ def unpacked(program: Program, tokens: Tokens) -> loop.Carry:
 
 
 def questions(program: Program, tokens: Tokens) -> jax.Array:
-    """What the agents are asked, one row a token."""
-    return jax.vmap(lambda one: _question(program, one))(unpacked(program, tokens))
+    """What the agents are asked first, one row a token."""
+    return jax.vmap(lambda one: _question(program, one, True))(unpacked(program, tokens))
 
 
 def arrive(program: Program, moving: Any, sheet: Any) -> tuple[Any, jax.Array]:
-    """All answers taken in: what moves, and the next questions with a last column that says which tokens have moved."""
+    """All answers taken in: what moves, and the next questions with a last word that says which tokens have moved."""
     take = _take_feedback if program.local_rounds == 1 else _take_visit
     answer_like, token_like = _answer(program), _like(program)
     resting: dict[str, Any] = {name: None for name in loop.Carry._fields if name not in token_like}
@@ -121,10 +117,9 @@ def arrive(program: Program, moving: Any, sheet: Any) -> tuple[Any, jax.Array]:
         moved = (row[-1] == 1) & loop.finite((numbers, new.state.x, new.state.queue, new.weights))
         carry = _select(moved, new, carry)
         kept = wire.pack({name: getattr(carry, name) for name in token_like})
-        question = _question(program, carry)
-        return kept, jnp.append(question, moved.astype(question.dtype))
+        return kept, _question(program, carry, moved)
 
-    return jax.vmap(one)(moving, sheet)
+    return jax.vmap(one)(moving, sheet.reshape(len(moving), -1))
 
 
 def block(program: Program, tokens: Tokens, hop: Any) -> Tokens:
@@ -164,10 +159,11 @@ def _as_kept(program: Program, carry: loop.Carry) -> loop.Carry:
     return carry if program.local_rounds == 1 else carry._replace(state=wire.unstocked(carry.state))
 
 
-def _question(program: Program, carry: loop.Carry) -> jax.Array:
-    if program.local_rounds == 1:
-        return wire.pack(carry.state.x)
-    return wire.pack(Token(wire.unstocked(carry.state), carry.weights))
+def _question(program: Program, carry: loop.Carry, moved: Any) -> jax.Array:
+    """What is asked of a token, and whether it has moved."""
+    asked = carry.state.x if program.local_rounds == 1 else Token(wire.unstocked(carry.state), carry.weights)
+    question = wire.pack(asked)
+    return jnp.append(question, jnp.asarray(moved, question.dtype))
 
 
 def _answer(program: Program) -> Any:

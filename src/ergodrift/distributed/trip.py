@@ -29,8 +29,8 @@ class Trip:
         target: (tokens,) the agent each is to visit next.
         hop: hops made.
         held: (tokens,) hops without a round.
-        unanswered: (agents,) how many of these were for want of this agent's answer.
-        visits: (agents,) answers taken in.
+        unanswered: of each agent, how many of these were for want of its answer.
+        visits: of each agent, answers taken in.
         as_drawn: whether all tokens went where they were to go, and had an answer there.
         records: what was recorded so far.
     """
@@ -51,7 +51,7 @@ class Trip:
         self.records: Any = jax.tree.map(lambda leaf: np.zeros((*room, *leaf.shape[1:]), leaf.dtype), shapes)
         self.hop = 0
         self.held = np.zeros(len(keys), np.int64)
-        self.visits, self.unanswered = np.zeros((2, len(roll.present)), np.int64)
+        self.visits, self.unanswered = ([0] * len(roll.present) for _ in range(2))
         self.as_drawn = True
         self.rate = 0.0
         self.saved: Checkpoint | None = None
@@ -64,12 +64,12 @@ class Trip:
         carry, self.records, where, counts, numbers = saved.restore(self._whole())
         self.tokens = self.hub.packed(carry)
         self.place, self.target, self.held = where
-        self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts = counts
+        self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts = counts.tolist()
         self.hop, roll.late, self.as_drawn = int(numbers[0]), int(numbers[1]), bool(numbers[2])
 
     def _whole(self) -> Any:
         roll = self.roll
-        counts = np.stack([self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts])
+        counts = np.array([self.visits, self.unanswered, roll.messages, roll.bytes, roll.asked, roll.restarts])
         where = np.stack([self.place, self.target, self.held]).astype(np.int64)
         return (
             self.hub.unpacked(self.tokens),
@@ -88,10 +88,10 @@ class Trip:
         """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
         bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
         questions, path = np.asarray(self.hub.questions(self.tokens)), None
-        plan = Plan(self.hub, self._allowed(), self.roll.present)
+        plan = self._plan(self._allowed())
         try:
             while self.hop < self.hops:
-                answers = self.roll.ask({agent: questions[rows] for agent, rows in plan.groups.items()})
+                answers = self.roll.ask(plan.asked(questions))
                 self._observe()
                 if self.every and self.hop % self.every == 0 and self.hop > first:
                     self.save()
@@ -105,28 +105,32 @@ class Trip:
                 next_plan = plan
                 if self.roll.everybody:  # else it is not known who will be there next
                     path = self._path() if path is None else path
-                    next_plan = Plan(self.hub, path[self.hop % BLOCK], self.roll.present)
+                    next_plan = self._plan(path[self.hop % BLOCK])
 
                 found = answers()
-                self.tokens, questions, arrived = self.hub.arrive(self.tokens, plan.filled(found))
-                if np.count_nonzero(arrived) == len(arrived) and self.roll.everybody:
+                self.tokens, questions = self.hub.arrive(self.tokens, plan.sheet(found))
+                moved = questions[:, -1]
+                if np.count_nonzero(moved) == len(moved) and self.roll.everybody:
                     self.place, self.target = plan.target, next_plan.target
                     for agent, answer in found.items():
-                        self.visits[agent] += len(answer)
+                        self.visits[agent] += len(answer) // self.hub.answer_bytes
                     self.hop += 1
                     plan = next_plan
                     continue
                 self.as_drawn = False
-                self._count(plan, arrived == 1)
+                self._count(plan, found, moved == 1)
                 self.target, path = self._next(), None
                 self.hop += 1
                 self._check_quorum()
-                plan = Plan(self.hub, self._allowed(), self.roll.present)
+                plan = self._plan(self._allowed())
             self.rate = self._rate(first, began)
             self._observe()
         finally:
             bar.close()
         self.save()
+
+    def _plan(self, target: np.ndarray) -> Plan:
+        return (Alone if len(target) == 1 else Plan)(self.hub, target, self.roll.present)
 
     def _path(self) -> np.ndarray:
         """(BLOCK, tokens) where tokens go after each hop of this block, the one to their targets and those after it."""
@@ -141,13 +145,14 @@ class Trip:
             return np.asarray(next_places(self.sampler, self.place, self.tokens.resting.indices, self.hop % BLOCK))
         return self.paths[:, min(self.hop + 1, self.hops - 1)]
 
-    def _count(self, plan: Plan, moved: np.ndarray) -> None:
+    def _count(self, plan: Plan, found: dict[int, bytes], moved: np.ndarray) -> None:
         """Note who has moved, and who has not for want of a good answer."""
-        for agent in np.unique(plan.target[(plan.sheet[:, -1] == 1) & ~moved]):
-            self.roll.set_aside(int(agent), "its answer is not finite")
+        for agent in np.unique(plan.target[~moved]).tolist():
+            if agent in found:
+                self.roll.set_aside(agent, "its answer is not finite")
         self.held += ~moved
-        self.unanswered += np.bincount(plan.target[~moved], minlength=len(self.visits))
-        self.visits += np.bincount(plan.target[moved], minlength=len(self.visits))
+        for agent, has in zip(plan.target.tolist(), moved.tolist(), strict=True):
+            (self.visits if has else self.unanswered)[agent] += 1
         self.place = np.where(moved, plan.target, self.place)
 
     def _allowed(self) -> np.ndarray:
@@ -198,8 +203,8 @@ class Trip:
         return max(self.hop - first - 1, 0) * len(self.place) / max(time.monotonic() - began, 1e-9)
 
     def _note(self) -> str:
-        visits = f"{self.visits.min():,} to {self.visits.max():,} visits an agent"
-        return f"; {self.rate:,.0f} hops/s, {visits}, {self.roll.bytes.sum() / 1e6:,.1f} MB"
+        visits = f"{min(self.visits):,} to {max(self.visits):,} visits an agent"
+        return f"; {self.rate:,.0f} hops/s, {visits}, {sum(self.roll.bytes) / 1e6:,.1f} MB"
 
 
 class Plan:
@@ -208,24 +213,44 @@ class Plan:
     Attributes:
         target: (tokens,) the agent that each is to visit.
         groups: the tokens (rows) that go to each agent, of those that are there.
-        sheet: room for their answers.
+        room: for their answers.
     """
 
     def __init__(self, hub: Hub, target: np.ndarray, present: np.ndarray) -> None:
-        self.target = target
-        self.sheet = hub.sheet(target)
-        if len(target) == 1:  # a token on its own is worth a short way
-            agent = int(target[0])
-            self.groups: dict[int, Any] = {agent: slice(None)} if present[agent] else {}
-            return
+        self.target, self.word = target, hub.word
+        self.room = np.zeros((len(target), hub.width + 2), hub.word)
+        self.room[:, -2] = target
         order, counts = np.argsort(target, kind="stable"), np.bincount(target)
         agents = np.flatnonzero(counts)
         rows = np.split(order, np.cumsum(counts[agents])[:-1])
         self.groups = {int(agent): own for agent, own in zip(agents, rows, strict=True) if present[agent]}
 
-    def filled(self, answers: dict[int, np.ndarray]) -> np.ndarray:
-        """The sheet with the answers that came."""
+    def asked(self, questions: np.ndarray) -> dict[int, bytes]:
+        """What each agent is asked."""
+        return {agent: questions[rows, :-1].tobytes() for agent, rows in self.groups.items()}
+
+    def sheet(self, answers: dict[int, bytes]) -> np.ndarray:
+        """The answers that came, as the hub takes them in."""
         for agent, answer in answers.items():
             rows = self.groups[agent]
-            self.sheet[rows, :-2], self.sheet[rows, -1] = answer, 1
-        return self.sheet
+            self.room[rows, :-2], self.room[rows, -1] = np.frombuffer(answer, self.word).reshape(len(rows), -1), 1
+        return self.room
+
+
+class Alone(Plan):
+    """The hop of a token on its own, with as few calls into NumPy as can be: all of them are between two questions."""
+
+    def __init__(self, hub: Hub, target: np.ndarray, present: np.ndarray) -> None:
+        self.hub, self.target, self.agent = hub, target, int(target[0])
+        self.there = present[self.agent]
+        self.signed = np.array([self.agent, 1], hub.word).tobytes()  # who was asked, and that there is an answer
+
+    def asked(self, questions: np.ndarray) -> dict[int, bytes]:
+        """What the agent is asked."""
+        return {self.agent: questions.tobytes()[: self.hub.question_bytes]} if self.there else {}
+
+    def sheet(self, answers: dict[int, bytes]) -> np.ndarray:
+        """The answer, if it came, as the hub takes it in."""
+        answer = answers.get(self.agent)
+        signed = bytes(self.hub.answer_bytes + len(self.signed)) if answer is None else answer + self.signed
+        return np.frombuffer(signed, self.hub.word)

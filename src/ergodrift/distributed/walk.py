@@ -143,7 +143,7 @@ def walk(
         sent = parcel(program)
         count = network.open(walk_id, sent, patience)
         hub = Hub(dataclasses.replace(program, setup=setup, num_constraints=count))
-        roll = Roll(network, walk_id, sent, hub.answer, local_rounds, patience)
+        roll = Roll(network, walk_id, sent, hub.question_bytes, hub.answer_bytes, local_rounds, patience)
         trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
         if checkpoint is not None:
             identity = (algorithm.name, setup, x0, local_rounds, tuple(network.names), chain.sampler(), keys, paths)
@@ -167,17 +167,17 @@ def walk(
         result=result,
         solution=each if combine is None else jax.tree.map(lambda leaf: leaf.mean(axis=0), each),
         agents=tuple(network.names),
-        visits=trip.visits,
+        visits=np.array(trip.visits),
         held=trip.held,
-        unanswered=trip.unanswered,
+        unanswered=np.array(trip.unanswered),
         set_aside=roll.missing,
-        messages=roll.messages,
-        bytes=roll.bytes,
+        messages=np.array(roll.messages),
+        bytes=np.array(roll.bytes),
         hops=trip.hops,
         local_rounds=local_rounds,
         seconds=seconds,
         rate=trip.rate,
-        restarts=roll.restarts,
+        restarts=np.array(roll.restarts),
         late=roll.late,
         epsilon=_epsilon(network, roll.asked),
         pieces=trip.pieces,
@@ -221,7 +221,7 @@ def _checked_paths(paths: Any, tokens: int, hops: int, agents: int) -> np.ndarra
     return paths[:, :hops].astype(np.int32)
 
 
-def _epsilon(network: Network, asked: np.ndarray) -> dict[str, float]:
+def _epsilon(network: Network, asked: Sequence[int]) -> dict[str, float]:
     costs = zip(network.names, network.agents, asked, strict=True)
-    noisy = ((name, agent.privacy, int(count)) for name, agent, count in costs)
+    noisy = ((name, agent.privacy, count) for name, agent, count in costs)
     return {name: privacy.epsilon(count) for name, privacy, count in noisy if privacy and privacy.noise > 0}

@@ -110,6 +110,11 @@ def row(like: Any) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(pack, like)
 
 
+def size(row: jax.ShapeDtypeStruct) -> int:
+    """How many bytes these words are."""
+    return row.shape[0] * row.dtype.itemsize
+
+
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
