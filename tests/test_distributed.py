@@ -23,7 +23,7 @@ from ergodrift.average import Average
 from ergodrift.distributed import network as networks
 from ergodrift.distributed import roll as rolls
 from ergodrift.distributed import wire
-from ergodrift.distributed.desk import Desk, _described
+from ergodrift.distributed.desk import Desk, _described, feedback
 from ergodrift.distributed.privacy import Secret
 from ergodrift.distributed.tokens import route
 from ergodrift.distributed.wire import Program
@@ -189,6 +189,15 @@ def test_words_are_the_numbers_bit_by_bit():
             data = jax.random.key_data if name == "key" else np.asarray
             assert back[name].dtype == leaf.dtype
             assert np.asarray(data(back[name])).tobytes() == np.asarray(data(leaf)).tobytes(), name
+
+
+def test_answers_are_in_the_precision_of_the_walk():
+    """The bits of a narrower number would be read as another one, next to 0."""
+    narrow = Feedback(jnp.float32(0.5), jnp.full(DIM, 0.25, jnp.float32), jnp.ones(1), jnp.full((1, DIM), 3))
+    problem = types.SimpleNamespace(feedback=lambda x, xi: narrow)
+    program = types.SimpleNamespace(setup=types.SimpleNamespace(problem=problem), x0=ZERO, num_constraints=1)
+    words = feedback(None, cast(Any, program), None, 0, wire.pack(jnp.asarray(ZERO)))
+    assert np.asarray(words).view(float).tolist() == [0.5, *[0.25] * DIM, 1.0, *[3.0] * DIM]
 
 
 def test_routes_are_those_of_the_chain():
