@@ -30,11 +30,11 @@ AGENTS, TURNS = 8, 40
 class Echo:
     """A bare actor."""
 
-    def __init__(self, reply):
-        self.reply = reply
+    def __init__(self, size):
+        self.reply = {bytes: bytes(size), np.ndarray: np.zeros(size // 8)}
 
     def answer(self, asked):
-        return self.reply
+        return self.reply[type(asked)]
 
 
 def ring(count):
@@ -85,16 +85,13 @@ def main() -> None:
             walk = dd.walk(problem, ring(AGENTS), network, algorithm, x0=x0, num_samples=100, record=1)
             question, answer = bytes(16 + x0.nbytes), int(walk.bytes.sum()) // 100 - x0.nbytes
 
-            def actors(reply):
-                return [ray.remote(num_cpus=0)(Echo).remote(reply) for _ in range(AGENTS)]  # type: ignore[attr-defined]
-
-            echoes, arrays = actors(bytes(answer)), actors(np.zeros(answer // 8))
+            echoes: Any = [ray.remote(num_cpus=0)(Echo).remote(answer) for _ in range(AGENTS)]  # type: ignore[attr-defined]
             path = np.asarray(ed.MarkovChain.from_graph(ring(AGENTS)).sample_path(jax.random.key(0), hops))
 
-            def bare(places, actors: Any = echoes, question: Any = question):
+            def bare(places, question=question):
                 began = time.perf_counter()
                 for place in places:
-                    ray.get(actors[place].answer.remote(question))
+                    ray.get(echoes[place].answer.remote(question))
                 return (time.perf_counter() - began) / hops * 1e6
 
             def stay():
@@ -103,7 +100,7 @@ def main() -> None:
 
             jobs = [
                 lambda: bare(path),
-                lambda: bare(path, arrays, x0),
+                lambda: bare(path, x0),
                 one_token,
                 lambda: bare(0 * path),
                 stay,

@@ -65,14 +65,18 @@ class Desk:
         count = program.setup.problem.check(program.x0, xi)
         program = dataclasses.replace(program, num_constraints=count)
         one = functools.partial(feedback if program.local_rounds == 1 else rounds, self.agent.privacy)
-        fixed = (program, xi, np.int32(self.number))
+        number = np.int32(self.number)
         question = wire.question(program)
 
         def answers(fixed: Any, words: Any, *seeds: Any) -> jax.Array:
             return jax.vmap(functools.partial(one, *fixed))(words.reshape(-1, *question.shape), *seeds)
 
-        secret = self.secret and self.secret.of(*self._purpose(answers, fixed, question, sent))
-        return program.wide, count, question.dtype, question.shape[0], wire.bound(answers, fixed), secret
+        def about(xi: Any, *asked: Any) -> jax.Array:
+            return answers((program, xi, number), *asked)
+
+        secret = self.secret and self.secret.of(*self._purpose(answers, (program, xi, number), question, sent))
+        # The data alone are an argument: a process that was just woken up takes its time for every one.
+        return program.wide, count, question.dtype, question.shape[0], wire.bound(about, xi), secret
 
     def _purpose(self, answers: Any, fixed: Any, question: jax.ShapeDtypeStruct, sent: bytes) -> list[bytes]:
         """All that makes an answer but the question: whatever differs in it must not share its noise."""
