@@ -90,8 +90,16 @@ def gpu(report):
     return table(["seeds", "kernel, million seed-rounds a second", "of the roofline", "plain"], rows) + note
 
 
+def shown(value):
+    """A number; or quartiles, as the median and between which two half of the turns lie."""
+    if isinstance(value, list):
+        low, middle, high = value
+        return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+    return f"{value:,.0f}"
+
+
 def walk(report):
-    rows = [(name, f"{value:,.2f}" if value < 10 else f"{value:,.0f}") for name, value in report["rows"].items()]
+    rows = [(name, shown(value)) for name, value in report["rows"].items()]
     return table([f"{report['agents']} agents on a ring, two cores", ""], rows)
 
 

@@ -2,7 +2,7 @@
 
 The bare call sends as many bytes to an actor that sends as many back; another does so with NumPy arrays, as one would
 by hand. They take turns in one process against the same cluster: times are the best of several turns, ratios the median
-of turns. Prints a table and writes bench-results/walk.json.
+of turns and between which two half of them lie. Prints a table and writes bench-results/walk.json.
 
     python benchmarks/walk.py [--hops N]
 """
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from common import write
+from table import shown
 
 import ergodrift as ed
 from ergodrift import distributed as dd
@@ -55,6 +56,10 @@ def members(count):
     return ed.Problem(loss, constraints, ed.Ball(1.0)), [dd.Agent(xi) for xi in data]
 
 
+def quartiles(values):
+    return np.percentile(values, [25, 50, 75]).tolist()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hops", type=int, default=300)
@@ -88,7 +93,7 @@ def main() -> None:
             echoes: Any = [ray.remote(num_cpus=0)(Echo).remote(answer) for _ in range(AGENTS)]  # type: ignore[attr-defined]
             path = np.asarray(ed.MarkovChain.from_graph(ring(AGENTS)).sample_path(jax.random.key(0), hops))
 
-            def bare(places, question=question):
+            def bare(places, question):
                 began = time.perf_counter()
                 for place in places:
                     ray.get(echoes[place].answer.remote(question))
@@ -98,34 +103,27 @@ def main() -> None:
                 options = {"x0": x0, "num_samples": hops, "record": 1, "paths": 0 * path}
                 return 1e6 / dd.walk(problem, ring(AGENTS), network, algorithm, **options).rate
 
-            jobs = [
-                lambda: bare(path),
-                lambda: bare(path, x0),
-                one_token,
-                lambda: bare(0 * path),
-                stay,
-            ]
-            names = [
-                "bare call along a walk, µs",
-                "bare call with arrays along a walk, µs",
-                "hop along a walk, µs",
-                "bare call, one actor, µs",
-                "hop, one agent, µs",
-            ]
-            for job in jobs:
+            jobs = {
+                "bare call along a walk, µs": lambda: bare(path, question),
+                "bare call with arrays along a walk, µs": lambda: bare(path, x0),
+                "hop along a walk, µs": one_token,
+                "bare call, one actor, µs": lambda: bare(0 * path, question),
+                "hop, one agent, µs": stay,
+            }
+            for job in jobs.values():
                 job()
-            turns = np.array([[job() for job in jobs] for _ in range(TURNS)])
-            rows = dict(zip(names, turns.min(axis=0).tolist(), strict=True))
-            rows["hop / bare call along a walk, median of turns"] = float(np.median(turns[:, 2] / turns[:, 0]))
-            rows["hop / bare call with arrays, median of turns"] = float(np.median(turns[:, 2] / turns[:, 1]))
-            rows["hop / bare call, one agent, median of turns"] = float(np.median(turns[:, 4] / turns[:, 3]))
-            rows["hops a second, one token"] = 1e6 / rows[names[2]]
+            turns = np.array([[job() for job in jobs.values()] for _ in range(TURNS)])
+            rows: dict[str, Any] = dict(zip(jobs, turns.min(axis=0).tolist(), strict=True))
+            rows["hop / bare call along a walk"] = quartiles(turns[:, 2] / turns[:, 0])
+            rows["hop / bare call with arrays along a walk"] = quartiles(turns[:, 2] / turns[:, 1])
+            rows["hop / bare call, one agent"] = quartiles(turns[:, 4] / turns[:, 3])
+            rows["hops a second, one token"] = 1e6 / rows["hop along a walk, µs"]
             many(1024, 10, 20)
             rows["token-rounds a second, 1,024 tokens, 10 local rounds"] = max(many(1024, 10, 200) for _ in range(3))
             rows["token-rounds a second, 1,024 tokens, 1 local round"] = max(many(1024, 1, 100) for _ in range(3))
         ray.shutdown()
     for name, value in rows.items():
-        print(f"{name:55}{value:14,.2f}")
+        print(f"{name:55}{shown(value):>25}")
     write("walk", {"agents": AGENTS, "rows": rows})
 
 
