@@ -99,6 +99,8 @@ class Machine:
             self.power.wait(10)
         for process in self.running:
             process.wait(10)
+            for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+                pipe.close()
         self.running = []
 
 

@@ -51,6 +51,7 @@ def test_agents_make_their_own_rows():
     [
         (["--agents", "2"], "agents must be between 3 and"),
         (["--samples", "10", "--local-rounds", "3"], "samples=10 must be a multiple of local_rounds=3"),
+        (["--patience", "0"], "--patience must be > 0"),
         (["--noise", "1"], "noise=1.0 needs clip"),
         (["--tokens", "0"], "tokens must be between 1 and"),
     ],

@@ -10,16 +10,19 @@ import textwrap
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.distributed import network as networks
+from ergodrift.distributed import trip as trips
 from ergodrift.distributed.desk import Desk
 from ergodrift.distributed.roll import Roll
-from ergodrift.distributed.tokens import Hub
+from ergodrift.distributed.tokens import MOVED, Hub
 from ergodrift.distributed.trip import Trip
+from ergodrift.sampler import BLOCK
 from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
 
 EDPP = ed.edpp(4.0)
@@ -73,7 +76,7 @@ class Visited:
         def arrive(hub, carry, sheet):
             carry, questions = before(hub, carry, sheet)
             asked = sheet.reshape(len(questions), -1)[:, -2].astype(int)
-            self.hops.append(np.where(questions[:, -1] == 1, asked, -1))
+            self.hops.append(np.where(questions[:, -1] == MOVED, asked, -1))
             return carry, questions
 
         monkeypatch.setattr(Hub, "arrive", arrive)
@@ -199,11 +202,25 @@ def test_a_hub_killed_and_resumed_changes_no_bit(cluster, network, tmp_path, mon
     visited = Visited(monkeypatch)
     resumed = walk(network, checkpoint=file, checkpoint_every=50, **options)
     assert 0 < len(visited.hops) < 2000
-    assert len(visited.hops) % 50 == 0  # from the middle of a block of 64 hops
+    assert (2000 - len(visited.hops)) % BLOCK  # from the middle of a block of hops
     whole = walk(network, **options)
     assert same(whole.result, resumed.result)
     assert np.array_equal(whole.visits, resumed.visits)
     assert resumed.bytes.sum() == whole.bytes.sum() + 2 * ZERO.nbytes  # what was on its way was asked once more
+
+
+def test_a_walk_is_written_every_so_many_seconds_too(network, tmp_path, monkeypatch):
+    """By default it would be written after 1,000 hops, and many walks are shorter than that."""
+    file, options = tmp_path / "walk.npz", {"num_samples": 100, "tokens": 2}
+    monkeypatch.setattr(trips, "WRITE", 0.0)
+    with monkeypatch.context() as patch:
+        at_hop(patch, {70: lambda: 1 / 0})
+        with pytest.raises(ZeroDivisionError):
+            walk(network, checkpoint=file, **options)
+    visited = Visited(monkeypatch)
+    resumed = walk(network, checkpoint=file, **options)
+    assert len(visited.hops) == 100 - 69
+    assert same(resumed.result, walk(network, **options).result)
 
 
 def joined(address, folder):
@@ -352,6 +369,30 @@ def test_late_answers_are_discarded_and_silent_agents_done_without(faulty, monke
     assert done.bytes.sum() - done.messages.sum() * question == (done.visits.sum() + done.late) * (answer - question)
 
 
+def slow_to_compile(x, xi):
+    time.sleep(1.2)  # when it is traced, that is, not when it is called
+    return jnp.sum((x - xi) ** 2)
+
+
+def test_agents_compile_before_they_are_asked(cluster):
+    """Patience is for answers."""
+    cloudpickle = sys.modules["ray.cloudpickle"]
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    problem = ed.Problem(slow_to_compile, lambda x, xi: x[:1] - xi[:1], ed.Ball(1.0))
+    with dd.Network([dd.Agent(np.ones(DIM)), dd.Agent(np.zeros(DIM))]) as network:
+        done = dd.walk(problem, np.ones((2, 2)), network, EDPP, x0=ZERO, num_samples=20, tokens=5, patience=1.0)
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert not done.held.any()
+    assert not done.set_aside
+
+
+def test_a_token_that_diverges_is_nobodys_fault(cluster):
+    problem = ed.Problem(lambda x, xi: jnp.sum(x * xi), lambda x, xi: x[:1] + 1.5e308 * xi[:1], ed.Ball(1.0))
+    members = [dd.Agent(np.ones(DIM), name=name) for name in "ab"]
+    with pytest.raises(ed.NonFiniteError, match=r"token 0: .* not finite after hop [2-9], .* the answer of [ab] is"):
+        dd.walk(problem, np.ones((2, 2)), members, EDPP, x0=ZERO, num_samples=20)
+
+
 def test_below_the_quorum_the_walk_stops_and_can_go_on(faulty, network, tmp_path):
     file = tmp_path / "walk.npz"
     options = {"num_samples": 400, "tokens": 2, "checkpoint": file, "quorum": 2}
@@ -383,7 +424,14 @@ def test_checkpoints_that_are_damaged_or_of_another_walk_are_refused(network, tm
         file.write_bytes(broken)
         with pytest.raises(ValueError, match=r"walk\.npz cannot be used"):
             walk(network, checkpoint=file)
-    np.savez(file, format=np.array("ergodrift run v1", object), allow_pickle=True)
+    file.write_bytes(whole)
+    with np.load(file) as saved:
+        arrays = dict(saved)
+    assert "state[0].state.x" in arrays  # a reader without this code can tell what is what
+    np.savez(file, **{**arrays, "state[3]": arrays["state[3]"][:-1]})
+    with pytest.raises(ValueError, match=r"cannot be used: state\[3\] is int64 of shape \(5, 3\), not .* \(6, 3\)"):
+        walk(network, checkpoint=file)
+    np.savez(file, format=np.array("ergodrift run v2", object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"cannot be used: Object arrays cannot be loaded"):
         walk(network, checkpoint=file)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ergodrift.files import replacing
 
-FORMAT = "ergodrift run v1"
+FORMAT = "ergodrift run v2"
 SAVE_SECONDS = 10.0  # how often a running loop writes its state
 
 
@@ -49,14 +49,19 @@ class Checkpoint:
                     raise ValueError(f"it has format {str(file['format'])!r}, this version reads {FORMAT!r}")
                 if str(file["fingerprint"]) != self.fingerprint:
                     raise ValueError("it belongs to a run with other arguments; use another file or delete it")
-                stored = [file[f"leaf{number}"] for number in range(len(leaves))]
+                stored = {name: file[name] for name in _names(like)}
+                for (name, array), leaf in zip(stored.items(), leaves, strict=True):
+                    wanted = _frozen(leaf)
+                    if (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
+                        found = f"{array.dtype} of shape {array.shape}"
+                        raise ValueError(f"{name} is {found}, not {wanted.dtype} of shape {wanted.shape}")
         except Exception as error:  # there is no end to what a damaged file makes its readers raise
             raise ValueError(f"checkpoint {self.path} cannot be used: {error}") from error
-        return structure.unflatten([_thawed(array, leaf) for array, leaf in zip(stored, leaves, strict=True)])
+        return structure.unflatten([_thawed(array, leaf) for array, leaf in zip(stored.values(), leaves, strict=True)])
 
     def save(self, state: Any) -> None:
         """Write the state; a crash at any moment leaves the old file or the new one, whole."""
-        arrays = {f"leaf{number}": _frozen(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
+        arrays = dict(zip(_names(state), map(_frozen, jax.tree.leaves(state)), strict=True))
         with replacing(self.path) as file:
             np.savez(file, allow_pickle=False, format=FORMAT, fingerprint=self.fingerprint, **arrays)
         self.saved_at = time.monotonic()
@@ -65,6 +70,11 @@ class Checkpoint:
     def due(self) -> bool:
         """Whether it is time to save again."""
         return time.monotonic() - self.saved_at >= SAVE_SECONDS
+
+
+def _names(state: Any) -> list[str]:
+    """What each array is, as Python would write it: in ten years somebody may have to make sense of the file."""
+    return [f"state{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(state)]
 
 
 def _is_key(leaf: Any) -> bool:

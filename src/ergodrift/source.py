@@ -154,16 +154,16 @@ class _Rows(Source):
         return Replay.padded(paths[:, :num_samples])
 
 
-def seed_keys(seeds: Any) -> jax.Array:
+def seed_keys(seeds: Any, name: str = "seeds") -> jax.Array:
     """One key for each seed: a count, or a list of integers."""
     if np.ndim(seeds) == 0:
-        numbers = list(range(check.integer("seeds", seeds, at_least=1)))
+        numbers = list(range(check.integer(name, seeds, at_least=1)))
     else:
-        numbers = [check.integer("seeds", seed, at_least=0, at_most=2**32 - 1) for seed in seeds]
+        numbers = [check.integer(name, seed, at_least=0, at_most=2**32 - 1) for seed in seeds]
         if not numbers:
-            raise ValueError("seeds is empty; pass a count such as 20 or a list of integers")
+            raise ValueError(f"{name} is empty; pass a count such as 20 or a list of integers")
         if len(set(numbers)) < len(numbers):
-            raise ValueError(f"seeds must differ from each other, got {numbers}")
+            raise ValueError(f"{name} must differ from each other, got {numbers}")
     return jax.vmap(lambda seed: jax.random.key(seed, impl="threefry2x32"))(np.array(numbers, dtype=np.uint32))
 
 

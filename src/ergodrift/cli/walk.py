@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ergodrift import check
 from ergodrift.cli.common import UsageError, add_output, make_room
 from ergodrift.experiments.graphs import GRAPHS
 from ergodrift.experiments.network import ALGORITHMS, KINDS
@@ -59,6 +60,7 @@ def run(options: argparse.Namespace) -> None:
     from ergodrift.report.network import describe, network_page
 
     try:
+        check.number("--patience", options.patience, above=0)
         config = Demo(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Demo)})
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error

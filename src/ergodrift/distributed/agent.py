@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import check
@@ -22,8 +23,8 @@ class Agent:
 
     Attributes:
         data: xi, what `loss(x, xi)` and `constraints(x, xi)` are given: a function without arguments that returns it, a
-            file (`.npy`; `.npz`, `.parquet`, `.arrow` and `.feather` give a dict of columns), or, for trials, the
-            arrays themselves, which are then sent to the agent once.
+            file (`.npy`; `.npz`, `.parquet`, `.arrow` and `.feather` give a dict of columns, all of numbers), or, for
+            trials, the arrays themselves, which are then sent to the agent once.
         name: how errors and summaries call it; "agent 3" unless given.
         resources: Ray resources that its node must have, such as {"site:a": 0.01}; {"CPU": 1} keeps a core for it.
         privacy: what is done to every answer before it leaves; nothing unless given.
@@ -52,6 +53,12 @@ class Agent:
         data = jax.tree.map(np.asarray, data)
         if not jax.tree.leaves(data):
             raise ValueError("data holds no arrays")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+            if not (jnp.issubdtype(leaf.dtype, np.number) or leaf.dtype == bool):
+                name = f"data{jax.tree_util.keystr(path)}"
+                raise ValueError(
+                    f"{name} holds {leaf.dtype}, not numbers; leave it out, or load the data by a function"
+                )
         check.finite("data", data)
         return data
 
@@ -69,6 +76,18 @@ def _read(path: Path) -> Any:
     if path.suffix == ".parquet":
         from pyarrow.parquet import read_table
     else:
-        from pyarrow.feather import read_table  # Feather version 2 is the Arrow file format
+        read_table = _read_arrow
     table = read_table(path)
     return {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
+
+
+def _read_arrow(path: Path) -> Any:
+    """A file of Arrow's file format, which is Feather's too, or of its stream format."""
+    import pyarrow
+
+    with pyarrow.OSFile(str(path)) as file:
+        try:
+            return pyarrow.ipc.open_file(file).read_all()
+        except pyarrow.ArrowInvalid:
+            file.seek(0)
+            return pyarrow.ipc.open_stream(file).read_all()

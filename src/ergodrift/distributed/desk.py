@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,21 @@ from ergodrift.types import Feedback
 KEPT = 7  # programs that stay compiled beside the present one
 
 
+class Ready(NamedTuple):
+    """What answers the questions of a walk."""
+
+    program: Program
+    question: jax.ShapeDtypeStruct
+    function: Any  # of the words of `program.batch` questions, and their noise where there is any
+    secret: Secret | None
+
+    def answers(self, words: np.ndarray) -> np.ndarray:
+        """The answers to one batch."""
+        if self.secret is None:
+            return np.asarray(self.function(words))
+        return np.asarray(self.function(words, self.secret.keys(words.reshape(-1, *self.question.shape))))
+
+
 class Desk:
     """Ray makes an actor of it. It keeps nothing between questions but its data: asked twice, it answers the same."""
 
@@ -31,8 +46,9 @@ class Desk:
         # Each answer is waited for: a thread to compute it in the background would have to be woken up for it.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         self.sent, self.number = agent, number
-        self.walks: dict[bytes, Any] = {}  # what answers the questions of a walk; the last one only
-        self.ready: dict[bytes, Any] = {}  # the same, by what was said when a walk began
+        self.walks: dict[bytes, Ready] = {}  # the last one only
+        self.ready: dict[bytes, Ready] = {}  # by what was said when a walk began
+        self.cast: dict[Any, Any] = {}  # the data in the precision of a walk
 
     @functools.cached_property
     def agent(self) -> Agent:
@@ -49,62 +65,70 @@ class Desk:
     def open(self, walk: bytes, program: bytes) -> int:
         """Load the data, unless they are here, and make ready for the questions of a walk: the number of constraints.
 
-        All that can fail is done here, not when the process starts: here it has somebody to tell.
+        All that can fail or take long is done here, compilation too: not when the process starts, when there is nobody
+        to tell, and not when a question waits.
         """
         if program not in self.ready:
             self.ready = dict(list(self.ready.items())[-KEPT:]) | {program: self._made_ready(program)}
-        wide, count, *rest = self.ready[program]
-        jax.config.update("jax_enable_x64", wide)
-        self.walks = {walk: rest}
-        return count
+        ready = self.ready[program]
+        jax.config.update("jax_enable_x64", ready.program.wide)
+        self.walks = {walk: ready}
+        return ready.program.num_constraints
 
-    def _made_ready(self, sent: bytes) -> tuple[bool, int, Any, int, Any, Secret | None]:
+    def _made_ready(self, sent: bytes) -> Ready:
         program: Program = opened(sent)
         jax.config.update("jax_enable_x64", program.wide)
-        xi = tree.cast(jax.tree.map(jnp.asarray, self.data), tree.dtype(program.x0))
-        count = program.setup.problem.check(program.x0, xi)
-        program = dataclasses.replace(program, num_constraints=count)
-        one = functools.partial(feedback if program.local_rounds == 1 else rounds, self.agent.privacy)
-        number = np.int32(self.number)
+        xi = self._data(tree.dtype(program.x0), program.wide)
+        program = dataclasses.replace(program, num_constraints=program.setup.problem.check(program.x0, xi))
+        one, own = (feedback, xi) if program.local_rounds == 1 else (rounds, (xi, np.int32(self.number)))
+        leaves, structure = jax.tree.flatten(own)
         question = wire.question(program)
 
-        def answers(fixed: Any, words: Any, *seeds: Any) -> jax.Array:
-            return jax.vmap(functools.partial(one, *fixed))(words.reshape(-1, *question.shape), *seeds)
+        def answers(program: Program, leaves: Any, words: Any, *seeds: Any) -> jax.Array:
+            each = functools.partial(one, self.agent.privacy, program, structure.unflatten(leaves))
+            return jax.vmap(each)(words.reshape(-1, *question.shape), *seeds)
 
-        def about(xi: Any, *asked: Any) -> jax.Array:
-            return answers((program, xi, number), *asked)
+        # What is the agent's own is an argument, so that all compile the same; nothing else is, since a process that
+        # was just woken up takes its time for every one.
+        function = functools.partial(jax.jit(functools.partial(answers, program)), leaves)
+        secret = self.secret and self.secret.of(*self._purpose(answers, program, leaves, question, sent))
+        ready = Ready(program, question, function, secret)
+        ready.answers(np.zeros(program.batch * question.shape[0], question.dtype))
+        return ready
 
-        secret = self.secret and self.secret.of(*self._purpose(answers, (program, xi, number), question, sent))
-        # The data alone are an argument: a process that was just woken up takes its time for every one.
-        return program.wide, count, question.dtype, question.shape[0], wire.bound(about, xi), secret
+    def _data(self, dtype: Any, wide: bool) -> Any:
+        if (dtype, wide) not in self.cast:
+            self.cast[dtype, wide] = tree.cast(jax.tree.map(jnp.asarray, self.data), dtype)
+        return self.cast[dtype, wide]
 
-    def _purpose(self, answers: Any, fixed: Any, question: jax.ShapeDtypeStruct, sent: bytes) -> list[bytes]:
+    def _purpose(
+        self, answers: Any, program: Program, leaves: Any, question: jax.ShapeDtypeStruct, sent: bytes
+    ) -> list[bytes]:
         """All that makes an answer but the question: whatever differs in it must not share its noise."""
-        numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(fixed)]
+        numbers = [np.asarray(leaf) for leaf in jax.tree.leaves((program, leaves))]
         shapes = [(str(array.dtype), array.shape) for array in numbers]
         description = repr((self.number, self.agent.name, self.agent.privacy, shapes)).encode()
         asked = np.zeros(question.shape, question.dtype), np.zeros((1, 2), np.uint32)
-        program = _described(answers, fixed, *asked)
-        return [description, program or sent, *(array.tobytes() for array in numbers)]
+        text = _described(answers, program, leaves, *asked)
+        return [description, text or sent, *(array.tobytes() for array in numbers)]
 
     def answer(self, sent: bytes) -> bytes:
         """One answer for each question. Nothing where the walk is not known, as after a restart.
 
         Bytes, not arrays: Ray takes them as they are, and pickling would cost as much as the answer. A process that was
-        just woken up takes its time for every call into NumPy, hence so few.
+        just woken up takes its time for every call into NumPy, hence so few where there is one batch.
         """
-        walk = self.walks.get(sent[: wire.NAME])
-        if walk is None:
+        ready = self.walks.get(sent[: wire.NAME])
+        if ready is None:
             return b""
-        word, width, answer, secret = walk
-        words = np.frombuffer(sent, word, -1, wire.NAME)
-        count = len(words) // width
-        padding = (1 << (count - 1).bit_length()) - count  # few sizes, so that few are compiled
-        if padding:
-            words = np.concatenate([words, np.tile(words[-width:], padding)])
-        asked = (words,) if secret is None else (words, secret.keys(words.reshape(-1, width)))
-        answers = np.asarray(answer(*asked))
-        return (answers[:count] if padding else answers).tobytes()
+        words = np.frombuffer(sent, ready.question.dtype, -1, wire.NAME)
+        width = ready.question.shape[0]
+        batch = ready.program.batch * width
+        if len(words) == batch:
+            return ready.answers(words).tobytes()
+        padded = np.concatenate([words, np.tile(words[-width:], -len(words) % batch // width)])
+        answers = [ready.answers(padded[start : start + batch]) for start in range(0, len(padded), batch)]
+        return np.concatenate(answers)[: len(words) // width].tobytes()
 
     def here(self) -> int:
         """The process that runs this desk."""
@@ -129,7 +153,7 @@ def guarded(privacy: Privacy | None, problem: Problem, xi: Any, x: Any, key: Any
     return answer if privacy is None else privacy.guard(answer, key)
 
 
-def feedback(privacy: Any, program: Program, xi: Any, number: Any, words: Any, seed: Any = None) -> jax.Array:
+def feedback(privacy: Any, program: Program, xi: Any, words: Any, seed: Any = None) -> jax.Array:
     """The answer to one question where the hub makes the rounds: x in, feedback out."""
     x = wire.unpack(words, program.x0)
     answer = guarded(privacy, program.setup.problem, xi, x, _key(seed))
@@ -137,9 +161,9 @@ def feedback(privacy: Any, program: Program, xi: Any, number: Any, words: Any, s
     return wire.pack(jax.tree.map(lambda part, kind: part.astype(kind.dtype), answer[:4], kinds[:4]))
 
 
-def rounds(privacy: Any, program: Program, xi: Any, number: Any, words: Any, seed: Any = None) -> jax.Array:
+def rounds(privacy: Any, program: Program, own: Any, words: Any, seed: Any = None) -> jax.Array:
     """The answer to one question where the agent makes the rounds: a token in, the same token after its rounds out."""
-    setup, key = program.setup, _key(seed)
+    setup, key, (xi, number) = program.setup, _key(seed), own
     token: Token = wire.unpack(words, wire.blank_token(program))
     stock = setup.method.estimator.stock
     state = token.state._replace(window=stock(token.state.window, token.state.t, program.local_rounds))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ergodrift.distributed.agent import Agent
@@ -14,6 +17,7 @@ from ergodrift.distributed.desk import Desk
 from ergodrift.distributed.parcel import parcel
 
 START = 120.0  # seconds that agents have at least to start and to load their data
+KNOCK = 10.0  # seconds for a cluster's machine to answer at all
 AGAIN = 0.02  # seconds before an agent whose process died is asked again, or one that is away is looked for
 
 
@@ -23,6 +27,19 @@ class AgentError(RuntimeError):
 
 class QuorumError(RuntimeError):
     """Too few agents are left to go on; the message says where the state of the walk is kept."""
+
+
+def members(agents: Any) -> list[Agent]:
+    """The agents as a list, which holds nothing else and is not empty."""
+    if isinstance(agents, Agent) or not isinstance(agents, Iterable):
+        raise TypeError(f"agents must be a list of Agent(data), got {type(agents).__name__}: {agents!r}")
+    agents = list(agents)
+    for agent in agents:
+        if not isinstance(agent, Agent):
+            raise TypeError(f"agents must hold Agent(data), got {type(agent).__name__}: {agent!r}")
+    if not agents:
+        raise ValueError("agents is empty; pass one Agent(data) for each node of the graph")
+    return agents
 
 
 class Network:
@@ -40,16 +57,12 @@ class Network:
     """
 
     def __init__(self, agents: Sequence[Agent], *, address: str | None = None, runtime_env: Any = None) -> None:
-        self.agents = list(agents)
-        for agent in self.agents:
-            if not isinstance(agent, Agent):
-                raise TypeError(f"agents must hold Agent(data), got {type(agent).__name__}: {agent!r}")
-        if not self.agents:
-            raise ValueError("agents is empty; pass one Agent(data) for each node of the graph")
+        self.agents = members(agents)
         self.names = [agent.name or f"agent {number}" for number, agent in enumerate(self.agents)]
         if len(set(self.names)) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"agents: two of them have the name {twice!r}")
+        self.walking = threading.Lock()
         self.ray = _ray()
         self.owns_cluster = _join(self.ray, address)
         self.runtime_env = runtime_env
@@ -79,6 +92,18 @@ class Network:
         if isinstance(error, self.ray.exceptions.ActorDiedError):
             desk = self._start(number)
             self.desks[number], self.ask[number] = desk, desk.answer.remote
+
+    @contextlib.contextmanager
+    def one_walk(self) -> Iterator[None]:
+        """Nobody else walks here meanwhile: an agent knows one walk at a time."""
+        if not self.desks:
+            raise RuntimeError("agents: this Network is closed; make a new one, and walk inside its `with` block")
+        if not self.walking.acquire(blocking=False):
+            raise RuntimeError("agents: there is a walk on this Network already; make another Network for this one")
+        try:
+            yield
+        finally:
+            self.walking.release()
 
     def open(self, walk: bytes, program: bytes, patience: float) -> int:
         """Make all agents ready for a walk; the number of constraints, on which they must agree."""
@@ -148,6 +173,7 @@ def _join(ray: Any, address: str | None) -> bool:
             raise ValueError(f"address={address!r}, but this process has joined {joined}; call ray.shutdown() first")
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
+    _knock(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         options["include_dashboard"] = False
@@ -156,3 +182,16 @@ def _join(ray: Any, address: str | None) -> bool:
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         ray.init(address=address, **options)
     return True
+
+
+def _knock(address: str) -> None:
+    """See that somebody is there: Ray would try for a quarter of an hour."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(
+            f"address={address!r}: nobody answers there ({error}); is the cluster up, and its port open?"
+        ) from error

@@ -12,6 +12,7 @@ import numpy as np
 from ergodrift.distributed.network import AGAIN, Network
 
 PROMPT = 1.0  # seconds to wait for one answer before looking at the others
+CHANCES = 3  # how often in a row an agent may be away when asked
 
 log = logging.getLogger("ergodrift.distributed")
 
@@ -22,13 +23,14 @@ class Roll:
     A question and its answer belong together by Ray's own reference, and a hop is made when its answers are taken in,
     once. An agent whose process or node died is asked again until `patience` is over. From then on it is away, and not
     asked until it is heard of again; its late answer, to a hop already made, is thrown away. An agent whose answer is
-    wrong is set aside for good.
+    wrong is set aside for good, and so is one that has often been heard of and never answered.
 
     Attributes:
         present: (agents,) who is neither away nor set aside.
         messages, bytes: of each agent, that travelled, both ways.
         asked: of each agent, feedbacks asked for, whether or not they were answered.
-        restarts: of each agent, new processes met.
+        restarts: of each agent, how often it had not heard of the walk: new processes met.
+        missed: of each agent, how often in a row it was asked and away.
         reasons: of those set aside.
         late: answers thrown away.
     """
@@ -48,7 +50,7 @@ class Roll:
         self.question_bytes, self.answer_bytes = question_bytes, answer_bytes
         count = len(network.agents)
         self.present = np.ones(count, bool)
-        self.messages, self.bytes, self.asked, self.restarts = ([0] * count for _ in range(4))
+        self.messages, self.bytes, self.asked, self.restarts, self.missed = ([0] * count for _ in range(5))
         self.reasons: dict[int, str] = {}
         self.late = 0
         self.openings: set[Any] = set()  # waited for: new processes that were told of this walk
@@ -114,7 +116,9 @@ class Roll:
         if opening:
             return self._send(agent, asked)
         self.messages[agent] += 1
-        if answer == b"":  # its process is a new one, which has not heard of this walk
+        if isinstance(answer, bytes) and not answer:  # its process is a new one, which has not heard of this walk
+            if left <= 0:
+                return self._gone(agent, None)
             self.restarts[agent] += 1
             ref = self.network.desks[agent].open.remote(self.walk, self.program)
             self.openings.add(ref)
@@ -127,6 +131,7 @@ class Roll:
         self.bytes[agent] += len(answer)
         if len(answer) != count * self.answer_bytes:
             return self.set_aside(agent, f"its answer has {len(answer)} bytes, not {count} x {self.answer_bytes}")
+        self.missed[agent] = 0
         return answer
 
     def set_aside(self, agent: int, reason: str) -> None:
@@ -148,10 +153,14 @@ class Roll:
         return {self.network.names[agent]: reason for agent, reason in sorted({**away, **self.reasons}.items())}
 
     def _gone(self, agent: int, ref: Any) -> None:
-        """Do without this agent until it is heard of."""
-        self.present[agent] = False
-        self.probes[agent] = self.network.desks[agent].here.remote() if ref is None else ref
-        log.warning("%s is away: no answer within %g seconds", self.network.names[agent], self.patience)
+        """Do without this agent until it is heard of, unless that has been no good too often."""
+        self.missed[agent] += 1
+        if self.missed[agent] < CHANCES:
+            self.present[agent] = False
+            self.probes[agent] = self.network.desks[agent].here.remote() if ref is None else ref
+            log.warning("%s is away: no answer within %g seconds", self.network.names[agent], self.patience)
+        else:
+            self.set_aside(agent, f"no answer within {self.patience:g} seconds, {CHANCES} times in a row")
 
     def look(self) -> None:
         """Take back those who were away and are heard of again."""

@@ -17,6 +17,8 @@ from ergodrift.sampler import BLOCK, Transitions, random_block
 from ergodrift.source import level_keys, path_keys, seed_keys
 from ergodrift.types import Feedback
 
+MOVED, STAYED, DIVERGED = range(3)  # what becomes of a token at a hop
+
 
 class Bits(NamedTuple):
     """A sampler that hands out its random bits: the hub decides with them, since a token may have to hold its place."""
@@ -72,10 +74,11 @@ class Hub:
         self._arrive = wire.bound(arrive, program, donate=True)
 
     def arrive(self, tokens: Tokens, sheet: np.ndarray) -> tuple[Tokens, np.ndarray]:
-        """The tokens after all answers, and the next questions, whose last word is 1 if the token has moved, else 0.
+        """The tokens after all answers, and the next questions, whose last word says what became of the token.
 
-        The sheet has a row for each token: the answer, who was asked, and 1 if there is an answer. A token without one,
-        or with one that is not finite, stays as it is, to the last bit.
+        The sheet has for each token, row after row: the answer, who was asked, and 1 if there is an answer. The token
+        has MOVED; or, without an answer or with one that is not finite, it has STAYED as it is, to the last bit; or so
+        it has because it would have become infinite itself: DIVERGED.
         """
         moving, questions = self._arrive(tokens.moving, sheet)
         return Tokens(moving, tokens.resting), np.asarray(questions)
@@ -99,12 +102,12 @@ def unpacked(program: Program, tokens: Tokens) -> loop.Carry:
 
 
 def questions(program: Program, tokens: Tokens) -> jax.Array:
-    """What the agents are asked first, one row a token."""
-    return jax.vmap(lambda one: _question(program, one, True))(unpacked(program, tokens))
+    """What the agents are asked first, one row a token, as `arrive` leaves it."""
+    return jax.vmap(lambda one: _question(program, one, STAYED))(unpacked(program, tokens))
 
 
 def arrive(program: Program, moving: Any, sheet: Any) -> tuple[Any, jax.Array]:
-    """All answers taken in: what moves, and the next questions with a last word that says which tokens have moved."""
+    """All answers taken in: what moves, and the next questions, with what became of the tokens as their last words."""
     take = _take_feedback if program.local_rounds == 1 else _take_visit
     answer_like, token_like = _answer(program), _like(program)
     resting: dict[str, Any] = {name: None for name in loop.Carry._fields if name not in token_like}
@@ -114,10 +117,10 @@ def arrive(program: Program, moving: Any, sheet: Any) -> tuple[Any, jax.Array]:
         new = take(program, carry, answer, row[-2].astype(jnp.int32))
         # All of the answer is looked at: a gradient that is not finite may wait in a window for rounds before it shows.
         numbers = [leaf for leaf in jax.tree.leaves(answer) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        moved = (row[-1] == 1) & loop.finite((numbers, new.state.x, new.state.queue, new.weights))
-        carry = _select(moved, new, carry)
+        good, sound = (row[-1] == 1) & loop.finite(numbers), loop.finite((new.state.x, new.state.queue, new.weights))
+        carry = _select(good & sound, new, carry)
         kept = wire.pack({name: getattr(carry, name) for name in token_like})
-        return kept, _question(program, carry, moved)
+        return kept, _question(program, carry, jnp.where(good, jnp.where(sound, MOVED, DIVERGED), STAYED))
 
     return jax.vmap(one)(moving, sheet.reshape(len(moving), -1))
 
@@ -159,11 +162,11 @@ def _as_kept(program: Program, carry: loop.Carry) -> loop.Carry:
     return carry if program.local_rounds == 1 else carry._replace(state=wire.unstocked(carry.state))
 
 
-def _question(program: Program, carry: loop.Carry, moved: Any) -> jax.Array:
-    """What is asked of a token, and whether it has moved."""
+def _question(program: Program, carry: loop.Carry, became: Any) -> jax.Array:
+    """What is asked of a token, and what became of it."""
     asked = carry.state.x if program.local_rounds == 1 else Token(wire.unstocked(carry.state), carry.weights)
     question = wire.pack(asked)
-    return jnp.append(question, jnp.asarray(moved, question.dtype))
+    return jnp.append(question, jnp.asarray(became, question.dtype))
 
 
 def _answer(program: Program) -> Any:

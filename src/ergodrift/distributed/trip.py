@@ -14,10 +14,14 @@ from ergodrift.chain import MarkovChain
 from ergodrift.checkpoint import Checkpoint
 from ergodrift.distributed.network import AGAIN, QuorumError
 from ergodrift.distributed.roll import Roll
-from ergodrift.distributed.tokens import Hub, next_places, route
+from ergodrift.distributed.tokens import DIVERGED, MOVED, Hub, next_places, route
 from ergodrift.progress import Progress
+from ergodrift.run import NonFiniteError
 from ergodrift.sampler import BLOCK
 from ergodrift.source import level_keys, path_keys
+
+WRITE = 2.0  # seconds after which a walk is written to its checkpoint, however many hops they were
+SHOW = 0.5  # seconds between two looks at the bar, where a block of hops takes longer
 
 
 class Trip:
@@ -87,19 +91,22 @@ class Trip:
     def go(self, name: str) -> None:
         """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
         bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
+        shown = began
         questions, path = np.asarray(self.hub.questions(self.tokens)), None
         plan = self._plan(self._allowed())
         try:
             while self.hop < self.hops:
                 answers = self.roll.ask(plan.asked(questions))
                 self._observe()
-                if self.every and self.hop % self.every == 0 and self.hop > first:
+                now = time.monotonic()
+                if self.saved is not None and self.hop > first and self._is_to_be_saved(now):
                     self.save()
                 if self.hop == first + 1:  # what is compiled is compiled by now
-                    began = time.monotonic()
-                if self.hop % BLOCK == 0:
-                    self.rate = self._rate(first, began)
+                    began = now
+                if self.hop % BLOCK == 0 or now > shown + SHOW:
+                    shown, self.rate = now, self._rate(first, began)
                     bar.update(self.hop, self._note())
+                if self.hop % BLOCK == 0:
                     self.tokens = self.hub.block(self.tokens, np.int32(self.hop))
                     path = None
                 next_plan = plan
@@ -109,16 +116,17 @@ class Trip:
 
                 found = answers()
                 self.tokens, questions = self.hub.arrive(self.tokens, plan.sheet(found))
-                moved = questions[:, -1]
-                if np.count_nonzero(moved) == len(moved) and self.roll.everybody:
+                became = questions[:, -1]
+                if not np.count_nonzero(became) and self.roll.everybody:  # all have MOVED, which is 0
                     self.place, self.target = plan.target, next_plan.target
                     for agent, answer in found.items():
                         self.visits[agent] += len(answer) // self.hub.answer_bytes
                     self.hop += 1
                     plan = next_plan
                     continue
+                self._check_sound(became, plan.target)
                 self.as_drawn = False
-                self._count(plan, found, moved == 1)
+                self._count(plan, found, became == MOVED)
                 self.target, path = self._next(), None
                 self.hop += 1
                 self._check_quorum()
@@ -129,7 +137,10 @@ class Trip:
             bar.close()
         self.save()
 
-    def _plan(self, target: np.ndarray) -> Plan:
+    def _is_to_be_saved(self, now: float) -> bool:
+        return self.hop % self.every == 0 or now > self.saved.saved_at + WRITE  # type: ignore[union-attr]
+
+    def _plan(self, target: np.ndarray) -> Plan | Alone:
         return (Alone if len(target) == 1 else Plan)(self.hub, target, self.roll.present)
 
     def _path(self) -> np.ndarray:
@@ -145,7 +156,16 @@ class Trip:
             return np.asarray(next_places(self.sampler, self.place, self.tokens.resting.indices, self.hop % BLOCK))
         return self.paths[:, min(self.hop + 1, self.hops - 1)]
 
-    def _count(self, plan: Plan, found: dict[int, bytes], moved: np.ndarray) -> None:
+    def _check_sound(self, became: np.ndarray, target: np.ndarray) -> None:
+        """Stop where a token would become infinite by an answer that is finite: nobody can say whose fault that is."""
+        for token in np.flatnonzero(became == DIVERGED):
+            where = self.roll.network.names[int(target[token])]
+            raise NonFiniteError(
+                f"token {token}: its point, queue or weights are not finite after hop {self.hop + 1}, though the "
+                f"answer of {where} is; take smaller steps or other units, or look at the data there"
+            )
+
+    def _count(self, plan: Plan | Alone, found: dict[int, bytes], moved: np.ndarray) -> None:
         """Note who has moved, and who has not for want of a good answer."""
         for agent in np.unique(plan.target[~moved]).tolist():
             if agent in found:
@@ -237,13 +257,13 @@ class Plan:
         return self.room
 
 
-class Alone(Plan):
-    """The hop of a token on its own, with as few calls into NumPy as can be: all of them are between two questions."""
+class Alone:
+    """`Plan` for a token on its own, with as few calls into NumPy as can be: all of them are between two questions."""
 
     def __init__(self, hub: Hub, target: np.ndarray, present: np.ndarray) -> None:
         self.hub, self.target, self.agent = hub, target, int(target[0])
         self.there = present[self.agent]
-        self.signed = np.array([self.agent, 1], hub.word).tobytes()  # who was asked, and that there is an answer
+        self.signature = np.array([self.agent, 1], hub.word).tobytes()  # who was asked, and that there is an answer
 
     def asked(self, questions: np.ndarray) -> dict[int, bytes]:
         """What the agent is asked."""
@@ -252,5 +272,5 @@ class Alone(Plan):
     def sheet(self, answers: dict[int, bytes]) -> np.ndarray:
         """The answer, if it came, as the hub takes it in."""
         answer = answers.get(self.agent)
-        signed = bytes(self.hub.answer_bytes + len(self.signed)) if answer is None else answer + self.signed
-        return np.frombuffer(signed, self.hub.word)
+        row = bytes(self.hub.answer_bytes + len(self.signature)) if answer is None else answer + self.signature
+        return np.frombuffer(row, self.hub.word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 import uuid
@@ -18,7 +19,7 @@ from ergodrift.chain import MarkovChain
 from ergodrift.checkpoint import Checkpoint
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
-from ergodrift.distributed.network import Network
+from ergodrift.distributed.network import Network, members
 from ergodrift.distributed.outcome import Walk
 from ergodrift.distributed.parcel import parcel
 from ergodrift.distributed.roll import Roll
@@ -68,10 +69,10 @@ def walk(
 
     All tokens hop together; those at the same agent travel in one message. An agent whose process dies is restarted and
     asked again. One that is silent for `patience` seconds is away until it is heard of again, and one that answers NaN
-    or a wrong shape is set aside. A token that would move to an agent who is not there holds its place, as in a
-    self-loop of the chain, and takes its sample there (a Metropolis walk on those who are left: their law stays what it
-    was, up to a factor). Where that fails too, as at the hop on which an agent is missed, it makes no round and draws
-    its next move from where it stands; `held` counts these hops.
+    or a wrong shape, or three times in a row nothing, is set aside. A token that would move to an agent who is not
+    there holds its place, as in a self-loop of the chain, and takes its sample there (a Metropolis walk on those who
+    are left: their law stays what it was, up to a factor). Where that fails too, as at the hop on which an agent is
+    missed, it makes no round and draws its next move from where it stands; `held` counts these hops.
 
     Args:
         problem: loss, constraints and domain. It is sent to the agents with what it uses of your own modules; installed
@@ -89,12 +90,12 @@ def walk(
         average: how points are weighed in x̄, see `run`; a suffix starts with a hop.
         combine: "mean" for the mean of the tokens' solutions, None to keep them as seeds.
         patience: seconds before an agent that does not answer is given up for the time being. A restarted agent has to
-            load its data within them; at the start of a walk all have two minutes.
+            load its data and compile within them; at the start of a walk all have two minutes, or `patience` if longer.
         quorum: the fewest agents to go on with; half of them unless given.
         checkpoint: a file to keep the walk in. Called again with the same arguments, it goes on from there, to the same
             numbers to the last bit if no hop was held. The agents' data are not part of what is compared; agents that
             were set aside have another chance.
-        checkpoint_every: hops between two writes of it.
+        checkpoint_every: at most so many hops, and two seconds, are between two writes of it.
         address: of a Ray cluster to join, see `Network`.
         runtime_env: see `Network`.
 
@@ -102,6 +103,7 @@ def walk(
         ValueError, TypeError: an argument is wrong; nothing has run.
         AgentError: an agent cannot take part.
         QuorumError: too few agents are left; the checkpoint holds the walk.
+        NonFiniteError: a token has become infinite by answers that are finite.
     """
     for name, value, wanted in [("problem", problem, Problem), ("algorithm", algorithm, Algorithm)]:
         if not isinstance(value, wanted):
@@ -115,18 +117,16 @@ def walk(
     checkpoint_every = check.integer("checkpoint_every", checkpoint_every, at_least=1)
     if combine not in ("mean", None):
         raise ValueError(f"combine must be 'mean' or None, got {combine!r}")
-    keys, grid = seed_keys(tokens), _hops_at(record, num_samples, local_rounds)
+    keys, grid = seed_keys(tokens, "tokens"), _hops_at(record, num_samples, local_rounds)
     x0 = checked_point(problem.geometry, x0)
     if paths is not None:
         paths = _checked_paths(paths, len(keys), num_samples // local_rounds, chain.num_states)
     if isinstance(agents, Network) and (address is not None or runtime_env is not None):
         raise ValueError("address and runtime_env belong to the Network: pass them there")
-    members = agents.agents if isinstance(agents, Network) else list(agents)
-    if len(members) != chain.num_states:
-        raise ValueError(f"graph has {chain.num_states} nodes, but there are {len(members)} agents; one at each node")
-    quorum = check.integer(
-        "quorum", -(-len(members) // 2) if quorum is None else quorum, at_least=1, at_most=len(members)
-    )
+    count = len(agents.agents if isinstance(agents, Network) else members(agents))
+    if count != chain.num_states:
+        raise ValueError(f"graph has {chain.num_states} nodes, but there are {count} agents; one at each node")
+    quorum = check.integer("quorum", -(-count // 2) if quorum is None else quorum, at_least=1, at_most=count)
     weighing = Average.of(algorithm.average if average is None else average)
     estimator = algorithm.estimator.for_run(num_samples, None, chain.stationary)
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
@@ -134,15 +134,20 @@ def walk(
     if checkpoint is not None:
         Checkpoint(checkpoint)  # a folder that is not there is found before any process starts
 
-    network = agents if isinstance(agents, Network) else Network(members, address=address, runtime_env=runtime_env)
-    try:
+    with contextlib.ExitStack() as stack:
+        if isinstance(agents, Network):
+            network = agents
+        else:
+            network = stack.enter_context(Network(agents, address=address, runtime_env=runtime_env))
+        stack.enter_context(network.one_walk())
         walk_id = uuid.uuid4().bytes
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
         told = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)
-        program = wire.on_host(Program(told, x0, 1, local_rounds, bool(jax.config.read("jax_enable_x64"))))
+        batch = 1 << (-(-len(keys) // count) - 1).bit_length()  # an agent's share of the tokens, and a little more
+        program = wire.on_host(Program(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64"))))
         sent = parcel(program)
-        count = network.open(walk_id, sent, patience)
-        hub = Hub(dataclasses.replace(program, setup=setup, num_constraints=count))
+        program = dataclasses.replace(program, setup=setup, num_constraints=network.open(walk_id, sent, patience))
+        hub = Hub(program)
         roll = Roll(network, walk_id, sent, hub.question_bytes, hub.answer_bytes, local_rounds, patience)
         trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
         if checkpoint is not None:
@@ -153,9 +158,6 @@ def walk(
         clock = time.monotonic()
         trip.go(algorithm.name)
         seconds = time.monotonic() - clock
-    finally:
-        if network is not agents:
-            network.close()
 
     seen = _seen(paths, chain, keys, num_samples, local_rounds) if trip.as_drawn else np.zeros((len(keys), 0), np.int32)
     records = trip.records

@@ -21,7 +21,7 @@ NAME = 16  # bytes of a walk's name, which stand before its questions
 KEYS = "threefry2x32"  # the generator of all keys, as `source.seed_keys` makes them
 
 
-@tree.module("num_constraints", "local_rounds", "wide")
+@tree.module("num_constraints", "local_rounds", "batch", "wide")
 class Program:
     """What an agent is told once, when a walk begins: the problem, the method, and how a question reads.
 
@@ -33,6 +33,7 @@ class Program:
     x0: Any
     num_constraints: int
     local_rounds: int
+    batch: int  # how many questions an agent answers at a time: one size, so that one is compiled
     wide: bool  # whether the hub computes with 64-bit numbers
 
 
@@ -110,9 +111,9 @@ def row(like: Any) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(pack, like)
 
 
-def size(row: jax.ShapeDtypeStruct) -> int:
+def size(words: jax.ShapeDtypeStruct) -> int:
     """How many bytes these words are."""
-    return row.shape[0] * row.dtype.itemsize
+    return words.shape[0] * words.dtype.itemsize
 
 
 def _is_key(leaf: Any) -> bool:
