@@ -1,8 +1,8 @@
 """What a hop costs beside a bare Ray call, and how many token-rounds a second agents make, on this machine.
 
 The bare call sends as many bytes to an actor that sends as many back; another does so with NumPy arrays, as one would
-by hand. They take turns in one process against the same cluster: times are the best of several turns, ratios the median
-of turns and between which two half of them lie. Prints a table and writes bench-results/walk.json.
+by hand. They take turns in one process against the same cluster: all numbers are medians of turns, ratios with those
+between which half of the turns lie. Prints a table and writes bench-results/walk.json.
 
     python benchmarks/walk.py [--hops N]
 """
@@ -14,6 +14,7 @@ import logging
 import os
 import tempfile
 import time
+from statistics import median
 from typing import Any
 
 import jax
@@ -113,14 +114,16 @@ def main() -> None:
             for job in jobs.values():
                 job()
             turns = np.array([[job() for job in jobs.values()] for _ in range(TURNS)])
-            rows: dict[str, Any] = dict(zip(jobs, turns.min(axis=0).tolist(), strict=True))
+            rows: dict[str, Any] = dict(zip(jobs, np.median(turns, axis=0).tolist(), strict=True))
             rows["hop / bare call along a walk"] = quartiles(turns[:, 2] / turns[:, 0])
             rows["hop / bare call with arrays along a walk"] = quartiles(turns[:, 2] / turns[:, 1])
             rows["hop / bare call, one agent"] = quartiles(turns[:, 4] / turns[:, 3])
             rows["hops a second, one token"] = 1e6 / rows["hop along a walk, µs"]
             many(1024, 10, 20)
-            rows["token-rounds a second, 1,024 tokens, 10 local rounds"] = max(many(1024, 10, 200) for _ in range(3))
-            rows["token-rounds a second, 1,024 tokens, 1 local round"] = max(many(1024, 1, 100) for _ in range(3))
+            rows["token-rounds a second, 1,024 tokens, 10 local rounds"] = median(
+                [many(1024, 10, 200) for _ in range(5)]
+            )
+            rows["token-rounds a second, 1,024 tokens, 1 local round"] = median([many(1024, 1, 100) for _ in range(5)])
         ray.shutdown()
     for name, value in rows.items():
         print(f"{name:55}{shown(value):>25}")
