@@ -93,7 +93,7 @@ class Desk:
         function = functools.partial(jax.jit(functools.partial(answers, program)), leaves)
         secret = self.secret and self.secret.of(*self._purpose(answers, program, leaves, question, sent))
         ready = Ready(program, question, function, secret)
-        ready.answers(np.zeros(program.batch * question.shape[0], question.dtype))
+        ready.answers(np.tile(np.asarray(wire.first_question(program)), program.batch))
         return ready
 
     def _data(self, dtype: Any, wide: bool) -> Any:

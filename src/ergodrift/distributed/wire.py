@@ -52,21 +52,27 @@ class Visit(NamedTuple):
     recent: Sums
 
 
+def first_token(program: Program) -> Token:
+    """A token before its first round."""
+    method, x0 = program.setup.method, program.x0
+    state = method.init(x0, program.num_constraints, jax.random.key(0, impl=KEYS))
+    zero = zero_feedback(x0, program.num_constraints)._replace(state=jnp.int32(0))
+    return Token(state, method.step(state, zero)[1].weights)
+
+
 def blank_token(program: Program) -> Token:
     """A token's structure and shapes."""
-    method, x0 = program.setup.method, program.x0
+    return jax.eval_shape(lambda: first_token(program))
 
-    def first() -> Token:
-        state = method.init(x0, program.num_constraints, jax.random.key(0, impl=KEYS))
-        zero = zero_feedback(x0, program.num_constraints)._replace(state=jnp.int32(0))
-        return Token(state, method.step(state, zero)[1].weights)
 
-    return jax.eval_shape(first)
+def first_question(program: Program) -> jax.Array:
+    """The words of a question as the first one is."""
+    return pack(program.x0 if program.local_rounds == 1 else first_token(program))
 
 
 def question(program: Program) -> jax.ShapeDtypeStruct:
     """How many words of what kind a question has."""
-    return row(program.x0 if program.local_rounds == 1 else blank_token(program))
+    return jax.eval_shape(lambda: first_question(program))
 
 
 def zero_sums(program: Program) -> Sums:
