@@ -219,7 +219,7 @@ def test_a_walk_is_written_every_so_many_seconds_too(network, tmp_path, monkeypa
             walk(network, checkpoint=file, **options)
     visited = Visited(monkeypatch)
     resumed = walk(network, checkpoint=file, **options)
-    assert len(visited.hops) == 100 - 69
+    assert 100 - 69 <= len(visited.hops) < 100
     assert same(resumed.result, walk(network, **options).result)
 
 
@@ -311,8 +311,8 @@ def faulty(cluster, monkeypatch):
 
 
 def bytes_of_an_answer(local_rounds):
-    """f, its gradient, g and its Jacobian; or t, x, Q, two weights, and sums of x, f and g; a word each."""
-    return 8 * (1 + DIM + 2 + 2 * DIM if local_rounds == 1 else 1 + DIM + 2 + 2 + DIM + 1 + 2)
+    """f, its gradient, g and its Jacobian; or t, x, Q, two weights, sums of x, f and g, and a flag; a word each."""
+    return 8 * (1 + DIM + 2 + 2 * DIM if local_rounds == 1 else 1 + DIM + 2 + 2 + DIM + 1 + 2 + 1)
 
 
 @pytest.mark.parametrize("local_rounds", [1, 3])
@@ -386,11 +386,18 @@ def test_agents_compile_before_they_are_asked(cluster):
     assert not done.set_aside
 
 
-def test_a_token_that_diverges_is_nobodys_fault(cluster):
+@pytest.mark.parametrize("local_rounds", [1, 2])
+def test_a_token_that_diverges_is_nobodys_fault(cluster, local_rounds):
     problem = ed.Problem(lambda x, xi: jnp.sum(x * xi), lambda x, xi: x[:1] + 1.5e308 * xi[:1], ed.Ball(1.0))
     members = [dd.Agent(np.ones(DIM), name=name) for name in "ab"]
-    with pytest.raises(ed.NonFiniteError, match=r"token 0: .* not finite after hop [2-9], .* the answer of [ab] is"):
-        dd.walk(problem, np.ones((2, 2)), members, EDPP, x0=ZERO, num_samples=20)
+    with pytest.raises(ed.NonFiniteError, match=r"token 0: .* not finite after hop [1-9], .* the answer of [ab] is"):
+        dd.walk(problem, np.ones((2, 2)), members, EDPP, x0=ZERO, num_samples=20, local_rounds=local_rounds)
+
+
+def test_a_sum_that_overflows_is_said(cluster):
+    problem = ed.Problem(lambda x, xi: 5e307 + jnp.sum(x * xi), lambda x, xi: x[:1] - xi[:1], ed.Ball(1.0))
+    with pytest.raises(ed.NonFiniteError, match=r"token 0: a sum of losses or constraints is not finite at hop 4"):
+        dd.walk(problem, np.ones((2, 2)), (dd.Agent(np.ones(DIM)) for _ in "ab"), EDPP, x0=ZERO, num_samples=20)
 
 
 def test_below_the_quorum_the_walk_stops_and_can_go_on(faulty, network, tmp_path):

@@ -82,12 +82,13 @@ def _read(path: Path) -> Any:
 
 
 def _read_arrow(path: Path) -> Any:
-    """A file of Arrow's file format, which is Feather's too, or of its stream format."""
+    """A file of Arrow's file format, which is Feather's too, or of its stream format, which has no mark of its own."""
     import pyarrow
+    from pyarrow.feather import read_table
 
-    with pyarrow.OSFile(str(path)) as file:
-        try:
-            return pyarrow.ipc.open_file(file).read_all()
-        except pyarrow.ArrowInvalid:
-            file.seek(0)
-            return pyarrow.ipc.open_stream(file).read_all()
+    with path.open("rb") as file:
+        start = file.read(6)
+        if start == b"ARROW1" or start.startswith(b"FEA1"):
+            return read_table(path)
+        file.seek(0)
+        return pyarrow.ipc.open_stream(file).read_all()

@@ -168,14 +168,16 @@ def rounds(privacy: Any, program: Program, own: Any, words: Any, seed: Any = Non
     stock = setup.method.estimator.stock
     state = token.state._replace(window=stock(token.state.window, token.state.t, program.local_rounds))
 
-    def once(turn: Any, visit: Visit) -> Visit:
+    def once(turn: Any, so_far: Any) -> Any:
+        visit, good = so_far
         own = None if key is None else jax.random.fold_in(key, turn)
         answer = guarded(privacy, setup.problem, xi, visit.state.x, own)
-        return loop.take_in(setup, visit, answer._replace(state=number))
+        new = loop.take_in(setup, visit, answer._replace(state=number))
+        return new, good & (loop.finite(answer[:4]) | ~loop.finite(visit.state.x))
 
     visit = Visit(state, token.weights, wire.zero_sums(program))
-    visit = jax.lax.fori_loop(0, program.local_rounds, once, visit)
-    return wire.pack(visit._replace(state=wire.unstocked(visit.state)))
+    visit, good = jax.lax.fori_loop(0, program.local_rounds, once, (visit, jnp.bool_(True)))
+    return wire.pack((visit._replace(state=wire.unstocked(visit.state)), good.astype(jnp.int32)))
 
 
 def _key(seed: Any) -> Any:

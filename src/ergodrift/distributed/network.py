@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ergodrift.distributed.agent import Agent
@@ -56,7 +56,7 @@ class Network:
             have your code.
     """
 
-    def __init__(self, agents: Sequence[Agent], *, address: str | None = None, runtime_env: Any = None) -> None:
+    def __init__(self, agents: Iterable[Agent], *, address: str | None = None, runtime_env: Any = None) -> None:
         self.agents = members(agents)
         self.names = [agent.name or f"agent {number}" for number, agent in enumerate(self.agents)]
         if len(set(self.names)) < len(self.names):
@@ -191,7 +191,7 @@ def _knock(address: str) -> None:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise ConnectionError(
             f"address={address!r}: nobody answers there ({error}); is the cluster up, and its port open?"
         ) from error

@@ -117,7 +117,10 @@ def arrive(program: Program, moving: Any, sheet: Any) -> tuple[Any, jax.Array]:
         new = take(program, carry, answer, row[-2].astype(jnp.int32))
         # All of the answer is looked at: a gradient that is not finite may wait in a window for rounds before it shows.
         numbers = [leaf for leaf in jax.tree.leaves(answer) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        good, sound = (row[-1] == 1) & loop.finite(numbers), loop.finite((new.state.x, new.state.queue, new.weights))
+        finite, sound = loop.finite(numbers), loop.finite((new.state.x, new.state.queue, new.weights))
+        if program.local_rounds > 1:  # the answer is the token: who is at fault, the agent says
+            finite, sound = answer[1] == 1, finite & sound
+        good = (row[-1] == 1) & finite
         carry = _select(good & sound, new, carry)
         kept = wire.pack({name: getattr(carry, name) for name in token_like})
         return kept, _question(program, carry, jnp.where(good, jnp.where(sound, MOVED, DIVERGED), STAYED))
@@ -173,14 +176,15 @@ def _answer(program: Program) -> Any:
     """What an answer packs."""
     if program.local_rounds == 1:
         return zero_feedback(program.x0, program.num_constraints)[:4]
-    return Visit(*wire.blank_token(program), wire.zero_sums(program))
+    return Visit(*wire.blank_token(program), wire.zero_sums(program)), jnp.int32(1)
 
 
 def _take_feedback(program: Program, carry: loop.Carry, answer: Any, agent: Any) -> loop.Carry:
     return loop.take_in(program.setup, carry, Feedback(*answer, state=agent))
 
 
-def _take_visit(program: Program, carry: loop.Carry, visit: Visit, agent: Any) -> loop.Carry:
+def _take_visit(program: Program, carry: loop.Carry, answer: Any, agent: Any) -> loop.Carry:
+    visit, _ = answer
     settled = tree.compensated_add(carry.settled, visit.recent)
     return carry._replace(state=visit.state, weights=visit.weights, settled=settled)
 

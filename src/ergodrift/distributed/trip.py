@@ -60,6 +60,7 @@ class Trip:
         self.rate = 0.0
         self.saved: Checkpoint | None = None
         self.every = 0
+        self.pause = WRITE
 
     def keep(self, saved: Checkpoint, every: int) -> None:
         """Go on from what was saved, and save every so many hops. Agents that were set aside have another chance."""
@@ -86,7 +87,9 @@ class Trip:
     def save(self) -> None:
         """Write the walk to its checkpoint, if it has one."""
         if self.saved is not None:
+            began = time.monotonic()
             self.saved.save(self._whole())
+            self.pause = max(WRITE, 20 * (time.monotonic() - began))  # a twentieth of the time is spent on it at most
 
     def go(self, name: str) -> None:
         """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
@@ -138,7 +141,7 @@ class Trip:
         self.save()
 
     def _is_to_be_saved(self, now: float) -> bool:
-        return self.hop % self.every == 0 or now > self.saved.saved_at + WRITE  # type: ignore[union-attr]
+        return self.hop % self.every == 0 or now > self.saved.saved_at + self.pause  # type: ignore[union-attr]
 
     def _plan(self, target: np.ndarray) -> Plan | Alone:
         return (Alone if len(target) == 1 else Plan)(self.hub, target, self.roll.present)
@@ -217,6 +220,10 @@ class Trip:
             seen = self.hub.observe(self.tokens, jnp.asarray(taken, jnp.int32))
             for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):
                 kept[:, slot] = np.asarray(new)
+            sums = np.asarray(seen.loss_sum) + np.asarray(seen.constraint_sum).sum(axis=-1)
+            if not np.isfinite(sums).all():
+                token = int(np.argmin(np.isfinite(sums)))
+                raise NonFiniteError(f"token {token}: a sum of losses or constraints is not finite at hop {self.hop}")
 
     def _rate(self, first: int, began: float) -> float:
         """Hops a second of all tokens together, since the second hop."""

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ from ergodrift.source import Stream, path_keys, seed_keys
 def walk(
     problem: Problem,
     graph: Any,
-    agents: Sequence[Agent] | Network,
+    agents: Iterable[Agent] | Network,
     algorithm: Algorithm,
     *,
     x0: Any,
@@ -95,7 +95,7 @@ def walk(
         checkpoint: a file to keep the walk in. Called again with the same arguments, it goes on from there, to the same
             numbers to the last bit if no hop was held. The agents' data are not part of what is compared; agents that
             were set aside have another chance.
-        checkpoint_every: at most so many hops, and two seconds, are between two writes of it.
+        checkpoint_every: hops after which it is written; about every two seconds it is, too, unless that takes long.
         address: of a Ray cluster to join, see `Network`.
         runtime_env: see `Network`.
 
@@ -123,7 +123,8 @@ def walk(
         paths = _checked_paths(paths, len(keys), num_samples // local_rounds, chain.num_states)
     if isinstance(agents, Network) and (address is not None or runtime_env is not None):
         raise ValueError("address and runtime_env belong to the Network: pass them there")
-    count = len(agents.agents if isinstance(agents, Network) else members(agents))
+    agents = agents if isinstance(agents, Network) else members(agents)
+    count = len(agents.agents if isinstance(agents, Network) else agents)
     if count != chain.num_states:
         raise ValueError(f"graph has {chain.num_states} nodes, but there are {count} agents; one at each node")
     quorum = check.integer("quorum", -(-count // 2) if quorum is None else quorum, at_least=1, at_most=count)
@@ -143,7 +144,7 @@ def walk(
         walk_id = uuid.uuid4().bytes
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
         told = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)
-        batch = 1 << (-(-len(keys) // count) - 1).bit_length()  # an agent's share of the tokens, and a little more
+        batch = 1 << (-(-len(keys) // count) - 1).bit_length()  # an agent's share of the tokens, or up to twice that
         program = wire.on_host(Program(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64"))))
         sent = parcel(program)
         program = dataclasses.replace(program, setup=setup, num_constraints=network.open(walk_id, sent, patience))

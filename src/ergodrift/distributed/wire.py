@@ -26,7 +26,8 @@ class Program:
     """What an agent is told once, when a walk begins: the problem, the method, and how a question reads.
 
     With `local_rounds` = 1 a question is x_t and its answer the `Feedback`; else a question is a token (its state and
-    last weights) and the answer the same token so many rounds later, with the sums over these.
+    last weights) and the answer the same token so many rounds later, with the sums over these, and 1 if no feedback on
+    the way was at fault where the token is not finite.
     """
 
     setup: Setup  # without stream and grid: the agent has its own data
