@@ -23,6 +23,8 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'ergodrift[ray]'")
 if reason := machines.why_not():
     pytest.skip(reason, allow_module_level=True)
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "distributed.md").read_text()
 X0 = np.array([0.1234567, -0.7654321, 0.2718281])  # the guide's, whose bytes are looked for on the wire

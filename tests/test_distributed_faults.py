@@ -25,6 +25,8 @@ from ergodrift.distributed.trip import Trip
 from ergodrift.sampler import BLOCK
 from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
 
+pytestmark = pytest.mark.slow
+
 EDPP = ed.edpp(4.0)
 
 
