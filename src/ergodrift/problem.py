@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ergodrift import tree
+from ergodrift.compiled import compiled
 from ergodrift.geometry import Geometry
 from ergodrift.logarithm import rewritten
 from ergodrift.types import Feedback
@@ -41,7 +42,7 @@ class Problem:
         if not isinstance(self.geometry, Geometry):
             raise TypeError(f"geometry must be a Geometry such as Ball(5.0), got {self.geometry!r}")
 
-    @jax.jit
+    @compiled()
     def feedback(self, x: Any, xi: Any) -> Feedback:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
         loss, loss_grad = jax.value_and_grad(rewritten(self.loss))(x, xi)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import tree
+from ergodrift.compiled import Table
 from ergodrift.estimator import Stock
 from ergodrift.loop import Setup, Sums
 from ergodrift.method import zero_feedback
@@ -159,12 +160,9 @@ def bound(function: Callable[..., Any], fixed: Any, donate: bool = False) -> Cal
     It is taken apart here, not at every call: classes of ours are taken apart in Python, which costs more than a hop.
     """
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, fixed))
-    return functools.partial(_compiled(function, structure, donate), leaves)
+    return functools.partial(_table(function, donate).of(structure), leaves)
 
 
-@functools.lru_cache(maxsize=64)
-def _compiled(function: Callable[..., Any], structure: Any, donate: bool) -> Callable[..., Any]:
-    def whole(leaves: Any, *arguments: Any) -> Any:
-        return function(structure.unflatten(leaves), *arguments)
-
-    return jax.jit(whole, donate_argnums=(1,) if donate else ())
+@functools.cache
+def _table(function: Callable[..., Any], donate: bool) -> Table:
+    return Table(function, donate_argnums=(1,) if donate else ())
