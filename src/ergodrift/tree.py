@@ -126,7 +126,7 @@ def pushforward(jac: Any, step: Any) -> Any:
     def leaf(j: jax.Array, s: jax.Array) -> jax.Array:
         if j.size >= LONG:
             return jnp.tensordot(j, s, axes=s.ndim)
-        return jnp.sum(j * s, axis=tuple(range(1, j.ndim)))
+        return jnp.sum(j * s[None], axis=tuple(range(1, j.ndim)))
 
     return sum(jax.tree.leaves(jax.tree.map(leaf, jac, step)))
 
