@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ergodrift import tree
 from ergodrift.compiled import compiled
 from ergodrift.precision import double
 from ergodrift.problem import Problem
@@ -67,7 +68,7 @@ def check_parts(problem: Problem, source: Source, x: Any) -> None:
     if not isinstance(source, Zip):
         return
     for name, function, other in [("loss", problem.loss, 1), ("constraints", problem.constraints, 0)]:
-        xi = source.example
+        xi = tree.cast(source.example, tree.dtype(x))
         jaxpr = jax.make_jaxpr(function)(x, xi).jaxpr
         first = len(jax.tree.leaves(x)) + (len(jax.tree.leaves(xi[0])) if other else 0)
         inputs = jaxpr.invars[first : first + len(jax.tree.leaves(xi[other]))]

@@ -194,6 +194,7 @@ class LinearModel(Problem):
     @compiled()
     def feedback(self, x: Any, xi: Rows) -> Feedback:
         """What `Problem.feedback` gives, in one pass over the rows."""
+        xi = tree.cast(xi, tree.dtype(x))
 
         def in_lanes(x: Any, xi: Rows) -> Feedback:
             return self.factored(x, xi)._replace(factors=None)
@@ -208,6 +209,7 @@ class LinearModel(Problem):
     @compiled()
     def factored(self, x: Any, xi: Rows) -> Feedback:
         """The feedback with its `Factors`: for linear constraints, all that changes from visit to visit of a state."""
+        xi = tree.cast(xi, tree.dtype(x))
         margins = xi.features.margins(x)
         total, slopes = total_and_slopes(self.link, margins if xi.offsets is None else margins + xi.offsets)
         feedback, each = self._assembled(x, xi, total, xi.features.gather(slopes, x)), slopes / xi.count

@@ -270,7 +270,9 @@ ANY = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
 @given(ANY)
 def test_any_functions_in_any_order_and_precision(drawn):
     place, kind, order, wide = drawn
