@@ -238,7 +238,7 @@ def advance(setup: Setup, carry: Carry, records: Record, position: Any, slot: An
 @functools.cache
 def advance_on(devices: tuple[Any, ...]) -> Any:
     """`advance`, compiled for the host's loop: each device takes its share of the seeds, records are not copied."""
-    function = functools.partial(advance, platform=devices[0].platform)
+    function = functools.update_wrapper(functools.partial(advance, platform=devices[0].platform), advance)
     if len(devices) > 1:
         whole, share = PartitionSpec(), PartitionSpec("seeds")
         places = {"in_specs": (whole, share, share, whole, whole, whole), "out_specs": (share, share, whole, whole)}
