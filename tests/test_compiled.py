@@ -87,24 +87,27 @@ def everything(problem):
 @pytest.mark.parametrize("kind", [np, jnp])
 def test_functions_and_what_they_have_captured_are_freed(way, kind):
     k = kind.zeros(1000) + 0.1
-    functions = way(k)
+    loss, constraints = functions = way(k)
     watched = [weakref.ref(k), weakref.ref(functions[1].__self__ if way is methods else functions[1])]
-    (everything if way is closures else lambda p: p.feedback(jnp.zeros(2), jnp.ones(2)))(
-        ed.Problem(*functions, ed.Ball(2.0))
-    )
-    del k, functions
+    problem = ed.Problem(loss, constraints, ed.Ball(2.0))
+    if way is closures:
+        everything(problem)
+    problem.feedback(jnp.zeros(2), jnp.ones(2))
+    del k, functions, loss, constraints, problem
     gc.collect()
     assert [one() for one in watched] == [None, None]
 
 
 def test_the_link_of_a_linear_model_is_freed():
+    def link(k):
+        return lambda margins: (margins - k[0]) ** 2
+
     k = np.full(1000, 0.5)
-    model = ed.LinearModel(lambda margins: (margins - k[0]) ** 2, ed.Ball(1.0))
-    data = model.data(Z[None, :, :], normals=np.ones((1, 1, 2)), limits=[0.5])
+    model = ed.LinearModel(link(k), ed.Ball(1.0))
+    data = model.data([Z], normals=np.ones((1, 1, 2)), limits=[0.5])
     ed.run(ed.dpp(), model, ed.IIDSource(data), x0=jnp.zeros(2), num_samples=5)
     watched = weakref.ref(k), weakref.ref(model.link)
-    del model, data
-    k = None
+    del k, model, data
     gc.collect()
     assert [one() for one in watched] == [None, None]
 
@@ -123,6 +126,7 @@ def counted():
 def test_the_same_functions_are_not_traced_again():
     """Another problem, other hyperparameters, other data and other points: the same compiled loop."""
     loss, constraints, calls = counted()
+    first = 0
     for number in range(3):
         problem = ed.Problem(loss, constraints, ed.Ball(1.0 + number))
         source = ed.SeriesSource(Z + number)
@@ -182,7 +186,7 @@ def test_what_stands_for_a_function():
     assert held(Power(2)) == held(Power(2)) != held(Power(3))
     assert isinstance(held(Slotted()), Value)
     assert isinstance(held(np.add), Value)
-    structure = jax.tree.structure(ed.Problem(*closures(np.zeros(3)), ed.Ball(1.0)))
+    structure = jax.tree.structure(ed.Problem(lambda x, xi: x, lambda x, xi: xi, ed.Ball(1.0)))
     gc.collect()
     with pytest.raises(ReferenceError, match="keep the problem"):
         structure.unflatten([1.0])

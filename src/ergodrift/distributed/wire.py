@@ -100,7 +100,8 @@ def pack(numbers: Any) -> jax.Array:
     leaf of such numbers would cost a kernel.
     """
     bits = [_bits(leaf).ravel() for leaf in jax.tree.leaves(numbers)]
-    return jnp.concatenate(bits, dtype=jnp.result_type(*bits))
+    word = max((part.dtype for part in bits), key=lambda kind: kind.itemsize)
+    return jnp.concatenate([part.astype(word) for part in bits])
 
 
 def unpack(words: jax.Array, like: Any) -> Any:
