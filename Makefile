@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce test test-slow bench coverage lock clean
+.PHONY: reproduce test test32 test-slow bench coverage lock clean
 
 reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
 	$(BIN)/ergodrift reproduce
@@ -12,6 +12,9 @@ test: $(READY) ## lint, types, tests and doctests
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+test32: $(READY) ## the tests that do not need 64-bit numbers, without them, as users find JAX
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" --x64=off
 
 test-slow: $(READY) ## what takes long: walks under faults, two machines, the code of the docs
 	$(BIN)/pytest -n 2 --dist worksteal -m slow

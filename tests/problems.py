@@ -38,7 +38,7 @@ def loss(x: Any, xi: Any) -> Any:
 def constraints(x: Any, xi: Any) -> Any:
     """The linear a.x - e, and then the quadratic ||x - o||^2 - rho."""
     flat = ravel_pytree(x)[0]
-    return jnp.concatenate([xi["a"] @ flat - xi["e"], jnp.sum((flat - xi["o"]) ** 2, axis=1) - xi["rho"]])
+    return jnp.concatenate([xi["a"] @ flat - xi["e"], jnp.sum((flat[None] - xi["o"]) ** 2, axis=1) - xi["rho"]])
 
 
 def random_data(rng: np.random.Generator, num_states: int, dimension: int, pairs: int, scale: float = 1.0) -> Any:

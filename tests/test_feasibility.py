@@ -98,7 +98,7 @@ def test_random_quadratic_constraints_against_another_solver(seed):
     source = ed.MarkovSource(ed.MarkovChain(rng.dirichlet(np.ones(3), size=3)), {"o": o})
     law = source.chain.stationary
     quadratics = ed.Problem(
-        lambda x, xi: jnp.sum(x**2), lambda x, xi: jnp.sum((x - xi["o"]) ** 2, axis=1) - rho, ed.Ball(1.0)
+        lambda x, xi: jnp.sum(x**2), lambda x, xi: jnp.sum((x[None] - xi["o"]) ** 2, axis=1) - rho, ed.Ball(1.0)
     )
     found = ed.feasibility(quadratics, source, np.zeros(2))
     x = cp.Variable(2)

@@ -27,6 +27,7 @@ def closed_form(x: Any, xi: Any) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.x64("its digits are those of float64")
 # Two constraints in five dimensions go through reverse mode, eight through forward mode.
 @pytest.mark.parametrize("pairs", [1, 4])
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def test_feedback_agrees_with_the_closed_form(geometry, x, pairs):
     check()
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("count", [2, 6])
 def test_feedback_agrees_with_finite_differences(count):
     # Neither function is a polynomial, and the sample is a pytree of its own.
@@ -80,6 +82,7 @@ def test_feedback_agrees_with_finite_differences(count):
         np.testing.assert_allclose(slope, ((ahead - behind) / (2 * h)).T, atol=1e-9)
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("pairs", [1, 4], ids=["reverse", "forward"])
 def test_feedback_has_the_dtype_of_the_point_whatever_that_of_the_data(pairs):
     xi = jax.tree.map(lambda leaf: leaf[0], problems.random_data(np.random.default_rng(0), 1, 5, pairs))
@@ -89,6 +92,7 @@ def test_feedback_has_the_dtype_of_the_point_whatever_that_of_the_data(pairs):
         assert {leaf.dtype for leaf in jax.tree.leaves(feedback)} == {jnp.dtype(dtype)}
 
 
+@pytest.mark.x64("it asks for float64 itself")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_a_loss_may_be_a_plain_number(dtype):
     problem = ed.Problem(lambda x, xi: 2.5, lambda x, xi: x[:1], ed.Ball(2.0))

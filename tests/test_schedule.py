@@ -36,6 +36,7 @@ def weights_of_rounds(schedule: Schedule, rounds: list[Sizes], geometry: ed.Geom
 ROUNDS = [sizes(2, [1, 2], [sqrt(14), 1]), sizes(6, [2, 0], [1, sqrt(2)])]
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
@@ -64,6 +65,7 @@ def test_weights_of_two_rounds(schedule, expected):
     np.testing.assert_allclose(weights_of_rounds(schedule, ROUNDS, ed.Ball(1.0)), expected, rtol=1e-14)
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize(
     ("algorithm", "first", "ninth"),
     [
@@ -109,6 +111,7 @@ def test_a_float32_energy_keeps_small_increments():
     assert float(weights.penalty) == pytest.approx(sqrt(1e9 + count), rel=1e-6)
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_weights_keep_growing_where_a_float32_counter_would_stall(dtype):
     method = ed.edpp(3.0).bind(ed.Problem(problems.loss, problems.constraints, ed.Ball(1.0)))
@@ -124,6 +127,7 @@ def test_weights_keep_growing_where_a_float32_counter_would_stall(dtype):
     assert seen[-1] > seen[0]
 
 
+@pytest.mark.x64("its digits are those of float64")
 @settings(problems.deterministic, max_examples=100)
 @given(
     *(st.floats(0.1, 10) for _ in range(3)),

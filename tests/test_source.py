@@ -205,6 +205,7 @@ def test_only_series_end(source, length):
     assert source.length == length
 
 
+@pytest.mark.x64("its digits are those of float64")
 @every_source
 def test_loss_index_points_into_the_loss_law(source):
     index = jax.tree.map(lambda leaf: leaf[0], source.paths([3], 80))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ergodrift import metrics, xla
+from ergodrift import metrics, precision, xla
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
 from ergodrift.auto import auto
 from ergodrift.chain import MarkovChain
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ergodrift.trust import Certificate, Diagnosis, Monitor, certify, diagnose
 
 xla.set_flags()  # no import above starts XLA
+precision.separate_constants()
 
 __version__ = "0.1.0"
 

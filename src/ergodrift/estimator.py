@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import check, tree
+from ergodrift.sampler import all_bits
 from ergodrift.types import Feedback
 
 NEVER = np.int32(2**31 - 1)  # a window longer than any run
@@ -207,7 +208,7 @@ def level_of(levels: Any, t: jax.Array) -> Any:
 
 def draw_level(key: jax.Array, t: jax.Array) -> Any:
     """J of round t (from 0): one more than the leading zeros of random bits, so P(J = j) = 2^-j."""
-    return jax.lax.clz(jax.random.bits(jax.random.fold_in(key, t), (), jnp.uint32)).astype(jnp.int32) + 1
+    return jax.lax.clz(all_bits(jax.random.fold_in(key, t))).astype(jnp.int32) + 1
 
 
 def mean_samples(cap: int) -> float:

@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ergodrift import tree
+from ergodrift.compiled import compiled
+from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.source import Law, Source, Zip
 
@@ -53,7 +56,7 @@ def expectations(problem: Problem, source: Source, x: Any, axes: int = 0) -> tup
     """
     shape = np.shape(jax.tree.leaves(x)[0])[:axes]
     check_parts(problem, source, jax.tree.map(lambda leaf: leaf[(0,) * axes], x))
-    with jax.enable_x64(True):
+    with double():
         points = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[axes:]), wide(x))
         found = _expectations(problem, wide(source.loss_law), wide(source.constraint_law), points)
         losses, constraints = map(np.asarray, found)
@@ -65,7 +68,7 @@ def check_parts(problem: Problem, source: Source, x: Any) -> None:
     if not isinstance(source, Zip):
         return
     for name, function, other in [("loss", problem.loss, 1), ("constraints", problem.constraints, 0)]:
-        xi = source.example
+        xi = tree.cast(source.example, tree.dtype(x))
         jaxpr = jax.make_jaxpr(function)(x, xi).jaxpr
         first = len(jax.tree.leaves(x)) + (len(jax.tree.leaves(xi[0])) if other else 0)
         inputs = jaxpr.invars[first : first + len(jax.tree.leaves(xi[other]))]
@@ -74,7 +77,7 @@ def check_parts(problem: Problem, source: Source, x: Any) -> None:
             raise ValueError(f"{name} reads xi[{other}], but in a Zip it may read xi[{1 - other}] only")
 
 
-@jax.jit
+@compiled()
 def _expectations(problem: Problem, loss_law: Law, constraint_law: Law, points: Any) -> tuple[Any, Any]:
     def one(x: Any) -> tuple[Any, Any]:
         return average(problem.loss, loss_law, x), average(problem.constraints, constraint_law, x)

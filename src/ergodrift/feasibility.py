@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ergodrift.expectation import check_parts, wide
+from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.reference import Program, example_point, mean_constraints, mean_loss
 from ergodrift.region import Rows, minimise
@@ -90,7 +91,7 @@ def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility
     >>> round(found.worst, 6), found.conflict
     (0.75, (0, 1))
     """
-    with jax.enable_x64(True):
+    with double():
         point = wide(example_point(problem, source) if x0 is None else x0)
         problem.check(point, wide(source.example))
         check_parts(problem, source, point)
@@ -247,7 +248,7 @@ def queue_evidence(rounds: Any, queue: Any, x: Any, pressure: float = np.inf) ->
 
 def pressure(problem: Problem, source: Source, x: Any, queue: Any, penalty: Any) -> float:
     """sum_i Q_i ||dḡ_i(x)|| / (V ||df̄(x)||): how much harder the constraints pull than the loss, in dual norms."""
-    with jax.enable_x64(True):
+    with double():
         norm = problem.geometry.dual_norm
         rows = jax.vmap(norm)(mean_constraints(problem, wide(source.constraint_law), wide(x))[1])
         loss = float(norm(mean_loss(problem, wide(source.loss_law), wide(x))[1]))

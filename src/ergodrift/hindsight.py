@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from ergodrift.compiled import compiled
 from ergodrift.expectation import BATCH, average, wide
+from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.reference import FEASIBLE, Program, Reference, mean_constraints, solve_reference
 from ergodrift.source import Law, Source
@@ -54,7 +56,7 @@ def nearby(problem: Problem, source: Source, typical: Reference, weights: np.nda
     None where the outcome is no optimum: another constraint is violated, a multiplier is negative, the point is not
     inside the domain, or the steps did not converge. Optima on the boundary of the domain are not looked for.
     """
-    with jax.enable_x64(True):
+    with double():
         loss_law, constraint_law = wide(source.loss_law), wide(source.constraint_law)
         program = Program(problem, typical.x, loss_law, warm=True)
         region = program.region
@@ -94,7 +96,7 @@ def nearby(problem: Problem, source: Source, typical: Reference, weights: np.nda
         return [reference(row) for row in range(len(weights))]
 
 
-@jax.jit
+@compiled()
 def _newton(
     problem: Problem, points: Any, constraint_law: Law, shares: Any, like: Any, binding: Any, start: Any
 ) -> tuple[Any, ...]:

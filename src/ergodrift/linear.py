@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 
 from ergodrift import check, tree
+from ergodrift.compiled import compiled
 from ergodrift.geometry import Geometry
 from ergodrift.logarithm import log, rewritten
 from ergodrift.problem import Problem
@@ -190,9 +191,10 @@ class LinearModel(Problem):
             np.broadcast_to(limits, normals.shape[:2]),
         )
 
-    @jax.jit
+    @compiled()
     def feedback(self, x: Any, xi: Rows) -> Feedback:
         """What `Problem.feedback` gives, in one pass over the rows."""
+        xi = tree.cast(xi, tree.dtype(x))
 
         def in_lanes(x: Any, xi: Rows) -> Feedback:
             return self.factored(x, xi)._replace(factors=None)
@@ -204,9 +206,10 @@ class LinearModel(Problem):
             return in_lanes(x, xi)
         return jax.lax.platform_dependent(x, xi, cpu=in_lanes, default=in_groups)
 
-    @jax.jit
+    @compiled()
     def factored(self, x: Any, xi: Rows) -> Feedback:
         """The feedback with its `Factors`: for linear constraints, all that changes from visit to visit of a state."""
+        xi = tree.cast(xi, tree.dtype(x))
         margins = xi.features.margins(x)
         total, slopes = total_and_slopes(self.link, margins if xi.offsets is None else margins + xi.offsets)
         feedback, each = self._assembled(x, xi, total, xi.features.gather(slopes, x)), slopes / xi.count
@@ -237,11 +240,9 @@ class _MeanLink:
     def __call__(self, x: Any, xi: Rows) -> Any:
         return (jnp.sum(self.link(xi.margins(x))) - _surplus(self.link, xi, x)) / xi.count
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _MeanLink) and other.link is self.link
-
-    def __hash__(self) -> int:
-        return hash(self.link)
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
+        """What a structure keeps of it (see `compiled.held`)."""
+        return _MeanLink, (self.link,)
 
 
 def half_spaces(x: Any, xi: Rows) -> Any:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ergodrift import tree, xla
 from ergodrift.average import Average
+from ergodrift.compiled import compiled
 from ergodrift.linear import LinearModel
 from ergodrift.method import Method, zero_feedback
 from ergodrift.problem import Problem
@@ -71,7 +72,7 @@ class Record(NamedTuple):
     constraint_sum: Any
 
 
-@functools.partial(jax.jit, static_argnames="num_constraints")
+@compiled(static_argnums=2)
 def start(setup: Setup, x0: Any, num_constraints: int, seeds: Any, levels: Any) -> Carry:
     """The carry before the first sample, for all seeds (leading axis of `seeds` and `levels`)."""
 
@@ -152,7 +153,7 @@ def observe(setup: Setup, carry: Carry, position: Any) -> Record:
     return Record(state.t, used, state.x, mean, state.queue, carry.weights, sums.loss, sums.constraints)
 
 
-@jax.jit
+@compiled()
 def blank_records(setup: Setup, carry: Carry) -> Record:
     """Room for all records of all seeds."""
     shapes = jax.eval_shape(jax.vmap(lambda one: observe(setup, one, jnp.int32(0))), carry)
@@ -237,12 +238,12 @@ def advance(setup: Setup, carry: Carry, records: Record, position: Any, slot: An
 @functools.cache
 def advance_on(devices: tuple[Any, ...]) -> Any:
     """`advance`, compiled for the host's loop: each device takes its share of the seeds, records are not copied."""
-    function = functools.partial(advance, platform=devices[0].platform)
+    function = functools.update_wrapper(functools.partial(advance, platform=devices[0].platform), advance)
     if len(devices) > 1:
         whole, share = PartitionSpec(), PartitionSpec("seeds")
         places = {"in_specs": (whole, share, share, whole, whole, whole), "out_specs": (share, share, whole, whole)}
         function = jax.shard_map(function, mesh=_mesh(devices), check_vma=False, **places)
-    return jax.jit(function, donate_argnums=2, compiler_options=xla.options())
+    return compiled(donate_argnums=2, compiler_options=xla.options())(function)
 
 
 def spread(devices: tuple[Any, ...], setup: Setup, place: tuple[Carry, Record, Any, Any]) -> Any:
@@ -280,7 +281,7 @@ def healthy(carry: Carry) -> Any:
     return jax.vmap(lambda one: finite((one.state.x, one.state.queue, one.weights, one.recent, one.settled[0])))(carry)
 
 
-@jax.jit
+@compiled()
 def locate(setup: Setup, carry: Carry, position: Any, limit: Any) -> tuple[Any, Any, Fault]:
     """Replay one seed from `position` up to the first sample after which something is not finite, or to `limit`."""
 

@@ -157,6 +157,7 @@ def checked_point(geometry: Geometry, x0: Any) -> Any:
     kinds = sorted({leaf.dtype.name for leaf in jax.tree.leaves(x0)})
     if len(kinds) > 1:
         raise TypeError(f"x0 must hold arrays of one precision, got {' and '.join(kinds)}")
+    geometry = tree.cast(geometry, tree.dtype(x0))
     geometry.check(x0)
     check.finite("x0", x0)
     inside = geometry.contains(x0)

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import check
+from ergodrift.compiled import compiled
 from ergodrift.expectation import BATCH, expectations, wide
 from ergodrift.hindsight import best_in_hindsight
+from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.reference import Reference
 from ergodrift.run import Result
@@ -105,7 +107,7 @@ def benchmark_losses(
     comparators = benchmarks(result, problem, source) if comparators is None else comparators
     if len(comparators) != len(result.seeds):
         raise ValueError(f"comparators: {len(comparators)} given for {len(result.seeds)} seeds")
-    with jax.enable_x64(True):
+    with double():
         x = jax.tree.map(lambda *leaves: np.stack(leaves), *(comparator.x for comparator in comparators))
         losses = np.asarray(_losses(problem, wide(source.loss_law).points, x))
     paths = (_loss_path(result, source, row) for row in range(len(losses)))
@@ -155,7 +157,7 @@ def _loss_path(result: Result, source: Source, row: int) -> np.ndarray:
     return np.asarray(path)[: int(result.samples[-1])]
 
 
-@jax.jit
+@compiled()
 def _losses(problem: Problem, points: Any, x: Any) -> Any:
     """The loss of each x at each point of a law."""
     return jax.lax.map(lambda y: jax.lax.map(lambda xi: problem.loss(y, xi), points, batch_size=BATCH), x)

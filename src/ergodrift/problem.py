@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ergodrift import tree
+from ergodrift.compiled import compiled
 from ergodrift.geometry import Geometry
 from ergodrift.logarithm import rewritten
 from ergodrift.types import Feedback
@@ -41,9 +42,10 @@ class Problem:
         if not isinstance(self.geometry, Geometry):
             raise TypeError(f"geometry must be a Geometry such as Ball(5.0), got {self.geometry!r}")
 
-    @jax.jit
+    @compiled()
     def feedback(self, x: Any, xi: Any) -> Feedback:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
+        xi = tree.cast(xi, tree.dtype(x))  # as in a run, where the point's precision is that of the data too
         loss, loss_grad = jax.value_and_grad(rewritten(self.loss))(x, xi)
         constraints, constraint_jac = value_and_jacobian(lambda y: rewritten(self.constraints)(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
@@ -55,6 +57,7 @@ class Problem:
     def check(self, x: Any, xi: Any) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""
         self.geometry.check(x)
+        xi = tree.cast(xi, tree.dtype(x))
         loss = _shape("loss", self.loss, x, xi)
         if loss.shape != ():
             raise ValueError(f"loss must return a scalar, got shape {loss.shape}; take a sum or a mean")

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from ergodrift.compiled import compiled
 from ergodrift.expectation import BATCH, average, check_parts, wide
 from ergodrift.geometry import Box
+from ergodrift.precision import double
 from ergodrift.problem import Problem, value_and_jacobian
 from ergodrift.region import Rows, minimise, region
 from ergodrift.source import Law, Source
@@ -68,7 +70,7 @@ def solve_reference(
     >>> reference.x.round(6), reference.multipliers.round(6)
     (array([1., 1.]), array([2.]))
     """
-    with jax.enable_x64(True):
+    with double():
         point = wide(example_point(problem, source) if x0 is None else x0)
         problem.check(point, wide(source.example))
         loss_law, constraint_law = wide(source.loss_law), wide(source.constraint_law)
@@ -190,24 +192,24 @@ def _size(norm: Any) -> float:
     return float(norm) if norm > 0 and np.isfinite(norm) else 1.0
 
 
-@jax.jit
+@compiled()
 def mean_loss(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
     """f̄(x) and its gradient."""
     return jax.value_and_grad(lambda y: average(problem.loss, law, y))(x)
 
 
-@jax.jit
+@compiled()
 def mean_constraints(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
     """ḡ(x) and its Jacobian."""
     return value_and_jacobian(lambda y: average(problem.constraints, law, y), x)
 
 
-@jax.jit
+@compiled()
 def _all_constraints(problem: Problem, points: Any, x: Any) -> Any:
     return jax.lax.map(lambda xi: problem.constraints(x, xi), points, batch_size=BATCH)
 
 
-@jax.jit
+@compiled()
 def _each_constraint(problem: Problem, points: Any, x: Any) -> tuple[Any, Any]:
     return value_and_jacobian(lambda y: _all_constraints(problem, points, y).ravel(), x)
 

@@ -36,7 +36,22 @@ def random_block(key: jax.Array, number: jax.Array) -> jax.Array:
 
 def random_bits(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
     """Uniform on 0..2^31 - 1, as uint32."""
-    return jax.random.bits(key, shape, jnp.uint32) >> 1
+    return all_bits(key, shape) >> 1
+
+
+# JAX draws other numbers from the same key where `jax_threefry_partitionable` is off: that must not change a path.
+
+
+def all_bits(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
+    """Uniform on 0..2^32 - 1, as uint32, whatever JAX is set to."""
+    with jax.threefry_partitionable(True):
+        return jax.random.bits(key, shape, jnp.uint32)
+
+
+def split(key: jax.Array, count: int = 2) -> jax.Array:
+    """Keys from a key, whatever JAX is set to."""
+    with jax.threefry_partitionable(True):
+        return jax.random.split(key, count)
 
 
 class Categorical(NamedTuple):
@@ -88,7 +103,7 @@ class Transitions(NamedTuple):
 
     def start(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The sampler's carry: its key and the state of the sample to come."""
-        first_key, path_key = jax.random.split(key)
+        first_key, path_key = split(key)
         return path_key, self.first.pick(random_bits(first_key))
 
     def block(self, carry: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[Any, jax.Array]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ergodrift import check, tree
 from ergodrift.chain import MarkovChain
-from ergodrift.sampler import BLOCK, Categorical, InOrder, Replay, Side, draw
+from ergodrift.sampler import BLOCK, Categorical, InOrder, Replay, Side, draw, split
 
 
 class Law(NamedTuple):
@@ -164,7 +164,9 @@ def seed_keys(seeds: Any, name: str = "seeds") -> jax.Array:
             raise ValueError(f"{name} is empty; pass a count such as 20 or a list of integers")
         if len(set(numbers)) < len(numbers):
             raise ValueError(f"{name} must differ from each other, got {numbers}")
-    return jax.vmap(lambda seed: jax.random.key(seed, impl="threefry2x32"))(np.array(numbers, dtype=np.uint32))
+    # What `jax.random.key` makes of a seed, whichever generator and offset JAX is set to.
+    words = np.stack([np.zeros(len(numbers)), np.array(numbers)], axis=1).astype(np.uint32)
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
 def path_keys(keys: jax.Array) -> jax.Array:
@@ -281,7 +283,7 @@ class Zip(Source):
         return Stream(Side(tuple(part.sampler for part in parts)), tuple(part.data for part in parts))
 
     def start(self, key: jax.Array) -> Any:
-        return tuple(jax.random.split(key))
+        return tuple(split(key))
 
     def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
         if not isinstance(paths, tuple) or len(paths) != 2:

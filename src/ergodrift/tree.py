@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from ergodrift.compiled import Held, Value, held
+
 T = TypeVar("T")
 
 
@@ -28,11 +30,11 @@ def module(*static: str) -> Callable[[type[T]], type[T]]:
 
         def flatten(self: T) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
             children = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
-            return children, tuple(getattr(self, name) for name in static)
+            return children, tuple(_kept(getattr(self, name)) for name in static)
 
         def unflatten(aux: tuple[Any, ...], children: Any) -> T:
             self = object.__new__(cls)
-            for name, value in [*zip(leaves, children, strict=True), *zip(static, aux, strict=True)]:
+            for name, value in [*zip(leaves, children, strict=True), *zip(static, map(_given, aux), strict=True)]:
                 object.__setattr__(self, name, value)
             return self
 
@@ -40,6 +42,15 @@ def module(*static: str) -> Callable[[type[T]], type[T]]:
         return cls
 
     return register
+
+
+def _kept(value: Any) -> Any:
+    # A structure ends up in caches that are never emptied: it must not keep the user's functions alive.
+    return held(value) if callable(value) else value
+
+
+def _given(value: Any) -> Any:
+    return value() if isinstance(value, Held | Value) else value
 
 
 def is_traced(*trees: Any) -> bool:
@@ -115,7 +126,7 @@ def pushforward(jac: Any, step: Any) -> Any:
     def leaf(j: jax.Array, s: jax.Array) -> jax.Array:
         if j.size >= LONG:
             return jnp.tensordot(j, s, axes=s.ndim)
-        return jnp.sum(j * s, axis=tuple(range(1, j.ndim)))
+        return jnp.sum(j * s[None], axis=tuple(range(1, j.ndim)))
 
     return sum(jax.tree.leaves(jax.tree.map(leaf, jac, step)))
 

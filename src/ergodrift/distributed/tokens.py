@@ -41,10 +41,10 @@ def route(chain: Transitions, places: Any, bits: Any, first: Any) -> jax.Array:
     """Where tokens are after each move of a block of hops, (BLOCK, tokens), standing at `places` before the `first`."""
 
     def move(places: Any, number: Any) -> tuple[Any, Any]:
-        places = jnp.where(number < first, places, next_places(chain, places, bits, number))
+        places = jnp.where(number < jnp.asarray(first, jnp.int32), places, next_places(chain, places, bits, number))
         return places, places
 
-    return jax.lax.scan(move, jnp.asarray(places, jnp.int32), jnp.arange(BLOCK))[1]
+    return jax.lax.scan(move, jnp.asarray(places, jnp.int32), jnp.arange(BLOCK, dtype=jnp.int32))[1]
 
 
 class Tokens(NamedTuple):

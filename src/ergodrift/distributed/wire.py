@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import tree
+from ergodrift.compiled import Table
 from ergodrift.estimator import Stock
 from ergodrift.loop import Setup, Sums
 from ergodrift.method import zero_feedback
@@ -99,7 +100,8 @@ def pack(numbers: Any) -> jax.Array:
     leaf of such numbers would cost a kernel.
     """
     bits = [_bits(leaf).ravel() for leaf in jax.tree.leaves(numbers)]
-    return jnp.concatenate(bits, dtype=jnp.result_type(*bits))
+    word = max((part.dtype for part in bits), key=lambda kind: kind.itemsize)
+    return jnp.concatenate([part.astype(word) for part in bits])
 
 
 def unpack(words: jax.Array, like: Any) -> Any:
@@ -159,12 +161,9 @@ def bound(function: Callable[..., Any], fixed: Any, donate: bool = False) -> Cal
     It is taken apart here, not at every call: classes of ours are taken apart in Python, which costs more than a hop.
     """
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, fixed))
-    return functools.partial(_compiled(function, structure, donate), leaves)
+    return functools.partial(_table(function, donate).of(structure), leaves)
 
 
-@functools.lru_cache(maxsize=64)
-def _compiled(function: Callable[..., Any], structure: Any, donate: bool) -> Callable[..., Any]:
-    def whole(leaves: Any, *arguments: Any) -> Any:
-        return function(structure.unflatten(leaves), *arguments)
-
-    return jax.jit(whole, donate_argnums=(1,) if donate else ())
+@functools.cache
+def _table(function: Callable[..., Any], donate: bool) -> Table:
+    return Table(function, donate_argnums=(1,) if donate else ())

@@ -47,7 +47,7 @@ def quadratic_loss(x: Any, xi: Any) -> Any:
 
 def mixed_limits(x: Any, xi: Any) -> Any:
     """The linear a.x - e and the quadratic s ||x - o||^2 - rho."""
-    squares = xi["s"] * jnp.sum((x - xi["o"]) ** 2, axis=1)
+    squares = xi["s"] * jnp.sum((x[None] - xi["o"]) ** 2, axis=1)
     return jnp.concatenate([xi["a"] @ x - xi["e"], squares - xi["rho"]])
 
 

@@ -8,7 +8,6 @@ the regret of appendix A is not shown for such weights.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +16,10 @@ import numpy as np
 
 from ergodrift import tree
 from ergodrift.algorithms import Algorithm
+from ergodrift.compiled import compiled
 from ergodrift.expectation import wide
 from ergodrift.method import DriftPlusPenalty, Method, checked_point
+from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.source import Source, Stream, level_keys, seed_keys
 from ergodrift.types import Info, State
@@ -111,7 +112,7 @@ def along(
     """
     if algorithm.rule is not DriftPlusPenalty:
         raise ValueError(f"{algorithm.name} is not drift-plus-penalty: appendix A says nothing about it")
-    with jax.enable_x64(True):
+    with double():
         x0 = checked_point(problem.geometry, wide(x0))
         comparator = x0 if comparator is None else checked_point(problem.geometry, wide(comparator))
         radius = float(problem.geometry.diameter(x0))
@@ -131,7 +132,7 @@ def along(
         return jax.tree.map(np.asarray, found)
 
 
-@functools.partial(jax.jit, static_argnames="count")
+@compiled(static_argnums=9)
 def _follow(
     problem: Problem, method: Method, stream: Stream, x0: Any, x: Any, radius: Any, grid: Any, paths: Any, levels: Any,
     count: int,

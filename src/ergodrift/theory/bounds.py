@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import check
+from ergodrift.compiled import compiled
 from ergodrift.expectation import wide
+from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.source import Law, Source
 
@@ -51,7 +53,7 @@ def constants(problem: Problem, source: Source, x0: Any, bounds: Any = None, pro
             such as what `problems.fairness` returns.
         probes: how many points of X to try where no bounds are given.
     """
-    with jax.enable_x64(True):
+    with double():
         x0 = wide(x0)
         count = problem.check(x0, wide(source.example))
         radius = float(problem.geometry.diameter(x0))
@@ -75,7 +77,7 @@ def constants(problem: Problem, source: Source, x0: Any, bounds: Any = None, pro
         return Constants(float(losses), np.asarray(rows), np.asarray(values), radius, False)
 
 
-@jax.jit
+@compiled()
 def _largest(problem: Problem, loss_law: Law, constraint_law: Law, draws: Any) -> Any:
     geometry = problem.geometry
 

@@ -14,6 +14,7 @@ from ergodrift.estimator import MultiLevel, SingleSample
 from ergodrift.expectation import expectations
 from ergodrift.feasibility import feasibility
 from ergodrift.method import DriftPlusPenalty
+from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.reference import Reference, solve_reference
 from ergodrift.schedule import AdaGrad, Constant, Ergodic
@@ -299,7 +300,7 @@ def _appendix_c(
     for row, path in enumerate(rows):
         counts = np.bincount(path[: records.samples[-1]], minlength=len(law.weights))
         best = solve_reference(problem, source, x0, loss_weights=counts, every=True)
-        with jax.enable_x64(True):
+        with double():
             losses = np.asarray(jax.vmap(lambda xi, x=best.x: problem.loss(x, xi))(law.points), dtype=float)
         sums = np.cumsum(losses[path])[records.samples - 1]
         regrets.append(records(result.loss_sum)[row] - sums)

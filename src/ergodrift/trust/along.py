@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ergodrift.compiled import compiled
 from ergodrift.expectation import BATCH, check_parts, wide
+from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.source import Source, Zip
 
@@ -18,7 +20,7 @@ DIRECTIONS = 8  # gradients of more entries are looked at along so many random d
 def path_values(problem: Problem, source: Source, x: Any, path: Any) -> tuple[np.ndarray, np.ndarray]:
     """f(x, xi_t) (n,) and g(x, xi_t) (n, constraints) along a path of indices into the source, in float64."""
     check_parts(problem, source, x)
-    with jax.enable_x64(True):
+    with double():
         point = jax.tree.map(jnp.asarray, wide(x))
         losses = np.asarray(_losses(problem, wide(source.loss_law).points, point), dtype=float)
         constraints = np.asarray(_constraints(problem, wide(source.constraint_law).points, point), dtype=float)
@@ -29,7 +31,7 @@ def path_values(problem: Problem, source: Source, x: Any, path: Any) -> tuple[np
 def path_gradients(problem: Problem, source: Source, x: Any, path: Any) -> np.ndarray:
     """The gradient of the loss along a path: its entries, or 8 random directions of it where it has more; (n, k)."""
     check_parts(problem, source, x)
-    with jax.enable_x64(True):
+    with double():
         point = jax.tree.map(jnp.asarray, wide(x))
         size = sum(leaf.size for leaf in jax.tree.leaves(point))
         if size > DIRECTIONS:
@@ -45,17 +47,17 @@ def _over(function: Any, points: Any) -> Any:
     return jax.lax.map(function, points, batch_size=min(BATCH, count))
 
 
-@jax.jit
+@compiled()
 def _losses(problem: Problem, points: Any, x: Any) -> Any:
     return _over(lambda xi: problem.loss(x, xi), points)
 
 
-@jax.jit
+@compiled()
 def _constraints(problem: Problem, points: Any, x: Any) -> Any:
     return _over(lambda xi: problem.constraints(x, xi), points)
 
 
-@jax.jit
+@compiled()
 def _gradients(problem: Problem, points: Any, x: Any, turn: Any) -> Any:
     def one(xi: Any) -> Any:
         leaves = jax.tree.leaves(jax.grad(problem.loss)(x, xi))

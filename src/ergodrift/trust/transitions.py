@@ -9,7 +9,8 @@ import numpy as np
 import scipy
 
 from ergodrift.chain import MarkovChain
-from ergodrift.sampler import BLOCK, draw
+from ergodrift.sampler import BLOCK, draw, split
+from ergodrift.source import seed_keys
 
 STRENGTHS = 2.0 ** np.arange(-4, 15)  # pseudo-counts that the common law may have in a row
 EPS = 0.25
@@ -125,7 +126,7 @@ def _paths(P: np.ndarray, length: int, count: int) -> np.ndarray:
     if length > 4096:
         blocks = 2 ** int(np.ceil(np.log2(length / BLOCK)))  # few lengths: few compilations
         sampler = MarkovChain(P).sampler()
-        keys = jax.random.split(jax.random.key(0), count)
+        keys = split(seed_keys([0])[0], count)
         return np.asarray(jax.vmap(lambda key: draw(sampler, key, blocks))(keys))[:, :length]
     rng = np.random.default_rng(0)
     bounds = np.cumsum(P, axis=1)

@@ -1,0 +1,163 @@
+"""Compiled functions that live as long as the functions they are made of.
+
+What `jax.jit` compiles for a function is kept until that function is gone. A function of ours that takes a problem is
+never gone, and a problem's structure holds the user's loss and constraints: all that was ever compiled for any of them,
+and all arrays they have captured, would be kept for ever. So structures hold functions by `Held`, which keeps nothing
+alive, and for each structure there is a compiled function of its own, dropped once a function in its structure is gone.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+KEPT = 64  # compiled functions of callables that are values and not objects: nothing tells when these are gone
+
+
+class Held:
+    """A callable inside the structure of a pytree, by weak references; there is one for each callable."""
+
+    __slots__ = ("again", "dropped", "parts")
+
+    def __init__(self, again: Callable[..., Any], parts: tuple[Any, ...], key: Any) -> None:
+        def gone(_: Any) -> None:
+            _held.pop(key, None)
+            for drop in self.dropped:
+                drop()
+
+        self.again, self.dropped = again, list[Callable[[], Any]]()
+        self.parts = tuple(weakref.ref(part, gone) for part in parts)
+
+    def __call__(self) -> Any:
+        parts = [part() for part in self.parts]
+        if any(part is None for part in parts):
+            raise ReferenceError("the functions of this problem are gone: keep the problem as long as its structure")
+        return self.again(*parts)
+
+    def __repr__(self) -> str:
+        return repr(self())
+
+
+class Value:
+    """A callable inside the structure of a pytree that equals others of its kind, or allows no weak references."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self) -> Any:
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+_held: dict[Any, Held] = {}
+
+
+def held(function: Callable[..., Any]) -> Held | Value:
+    """What stands for a callable in the structure of a pytree.
+
+    A bound method is a new object at each look at it, so it goes by its object and function. Another callable that is
+    made anew each time says what it is made of: `made_of()` returns what makes it, and of what.
+    """
+    again, parts = _itself, (function,)
+    if isinstance(function, types.MethodType):
+        again, parts = types.MethodType, (function.__func__, function.__self__)
+    elif hasattr(function, "made_of"):
+        again, parts = function.made_of()  # type: ignore[attr-defined]
+    elif type(function).__eq__ is not object.__eq__ and type(function).__hash__ is not None:
+        return Value(function)
+    key = (again, *map(id, parts))
+    if (found := _held.get(key)) is None:
+        try:
+            found = _held[key] = Held(again, parts, key)
+        except TypeError:  # of a class with slots
+            return Value(function)
+    return found
+
+
+def _itself(function: Any) -> Any:
+    return function
+
+
+class Table:
+    """What is compiled of one function of ours: for each structure of its first argument, a function of its own."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.function, self.options = function, options
+        self.objects: dict[Any, Any] = {}
+        self.values: OrderedDict[Any, Any] = OrderedDict()
+
+    def of(self, structure: Any) -> Any:
+        """The function, compiled, of the leaves of its first argument and of the others."""
+        found = self.objects.get(structure)
+        if found is None and structure in self.values:
+            self.values.move_to_end(structure)
+            found = self.values[structure]
+        return self._made(structure) if found is None else found
+
+    def _made(self, structure: Any) -> Any:
+        @functools.wraps(self.function)
+        def whole(leaves: Any, *arguments: Any) -> Any:
+            return self.function(structure.unflatten(leaves), *arguments)
+
+        del whole.__wrapped__  # its arguments are not these
+        made, found = jax.jit(whole, **self.options), _callables(structure)
+        if any(isinstance(one, Value) for one in found):
+            self.values[structure] = made
+            while len(self.values) > KEPT:
+                self.values.popitem(last=False)
+        else:
+            self.objects[structure] = made
+        for one in found:
+            if isinstance(one, Held):
+                one.dropped.append(functools.partial(self._drop, structure))
+        return made
+
+    def _drop(self, structure: Any) -> None:
+        self.objects.pop(structure, None)
+        self.values.pop(structure, None)
+
+    def size(self) -> int:
+        """How often it was compiled, over what is still there."""
+        return sum(made._cache_size() for made in [*self.objects.values(), *self.values.values()])
+
+
+def compiled(**options: Any) -> Callable[[F], F]:
+    """`jax.jit` with these options for a function whose first argument is a pytree that may hold users' functions."""
+
+    def decorate(function: F) -> F:
+        table = Table(function, **options)
+
+        @functools.wraps(function)
+        def call(subject: Any, *arguments: Any) -> Any:
+            leaves, structure = jax.tree.flatten(subject)
+            return table.of(structure)(leaves, *arguments)
+
+        call._cache_size = table.size  # type: ignore[attr-defined]  # by the name that jax.jit gives it
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _callables(structure: Any) -> list[Held | Value]:
+    """All users' functions in a structure."""
+    own = structure.node_data()
+    here = [one for one in own[1] if isinstance(one, Held | Value)] if own and isinstance(own[1], tuple) else []
+    return here + [one for child in structure.children() for one in _callables(child)]
