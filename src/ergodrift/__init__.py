@@ -11,7 +11,7 @@ from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Prod
 from ergodrift.linear import LinearModel
 from ergodrift.problem import Problem
 from ergodrift.reference import Reference, solve_reference
-from ergodrift.result import Result
+from ergodrift.result import Result, load_result
 from ergodrift.run import NonFiniteError, run
 from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
@@ -62,6 +62,7 @@ __all__ = [
     "dpp",
     "edpp",
     "feasibility",
+    "load_result",
     "mdpp",
     "metrics",
     "pd",

@@ -188,9 +188,9 @@ class MarkovChain:
     def _dense(self) -> np.ndarray:
         if self.num_states > LARGEST:
             raise ValueError(
-                "exact distances, mixing times and spectra multiply dense matrices out, and "
-                f"{self.num_states} states are too many for that (at most {LARGEST}): pass the tau_mix that you know to "
-                "what asks for it; bound it by chain.mixing_time_bounds(), if the chain is reversible; or estimate it "
+                f"exact distances, mixing times and spectra multiply dense matrices out, and {self.num_states} states "
+                f"are too many for that (at most {LARGEST}): pass the tau_mix that you know to what asks for it; "
+                "bound it by chain.mixing_time_bounds(), if the chain is reversible; or estimate it "
                 "from a path, ed.diagnose(source)"
             )
         return self.P.toarray() if scipy.sparse.issparse(self.P) else self.P

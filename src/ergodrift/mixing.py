@@ -1,9 +1,9 @@
 """How far a chain is from its stationary law after t steps, to relative accuracy, and the first t at which it is near.
 
 E_t = P^t - 1 mu is multiplicative, E_{s+t} = E_s E_t, since P 1 = 1 and mu P = mu; d_mix(t) is half its largest row
-sum. While it is large, powers of P are multiplied, and rows scaled to sum 1: the errors of their sums do not add up, and
-what weakly coupled parts exchange keeps its digits. Once it is small, E itself is: subtracting mu from a power of P
-would leave nothing below 1e-15. The error is carried along.
+sum. While it is large, powers of P are multiplied, and rows scaled to sum 1: the errors of their sums do not add up,
+and what weakly coupled parts exchange keeps its digits. Once it is small, E itself is: subtracting mu from a power of
+P would leave nothing below 1e-15. The error is carried along.
 """
 
 from __future__ import annotations

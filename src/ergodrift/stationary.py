@@ -48,7 +48,8 @@ def stationary_law(P: Any) -> np.ndarray:
     raise ValueError(
         f"the stationary law of these {size:,} states was not found: the chain mixes too slowly for the power method, "
         "does not fall into weakly coupled parts that mix fast, and its graph is too wide to eliminate; lump states "
-        "together, add a little restart, such as 0.999 P + 0.001 / S, or use MarkovChain.from_graph for walks, whose law is known"
+        "together, add a little restart, such as 0.999 P + 0.001 / S, or use MarkovChain.from_graph for walks, "
+        "whose law is known"
     )
 
 
