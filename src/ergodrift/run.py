@@ -153,6 +153,7 @@ def _go(
     setup, place = loop.spread(devices, setup, place)
     bar = Progress(name, num_samples)
     done, chunk, ahead = int(place[2]), 1024, None
+    finished = done >= num_samples
     try:
         while done < num_samples:
             limit = min(done + chunk, num_samples)
@@ -169,7 +170,7 @@ def _go(
     finally:
         jax.block_until_ready(ahead)  # after Ctrl-C, nothing goes on computing behind the caller's back
         bar.close()
-    if saved is not None:
+    if saved is not None and not finished:
         saved.save(place, last=True)
     return place[1]
 

@@ -140,7 +140,8 @@ class Trip:
             self._observe()
         finally:
             bar.close()
-        self.save(last=True)
+        if self.hop > first:
+            self.save(last=True)
 
     def _is_to_be_saved(self, now: float) -> bool:
         return self.hop % self.every == 0 or now > self.saved.saved_at + self.pause  # type: ignore[union-attr]

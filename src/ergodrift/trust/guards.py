@@ -54,4 +54,4 @@ def _rarely_moves(y: np.ndarray) -> bool:
     values, counts = np.unique(y, return_counts=True)
     away = y != values[np.argmax(counts)]
     starts = np.count_nonzero(away[1:] & ~away[:-1]) + int(away[0])
-    return bool(counts.max() >= USUAL * len(y)) and starts < EXCURSIONS
+    return bool(counts.max() >= USUAL * len(y) and starts < EXCURSIONS)
