@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ergodrift import interrupt as interrupt  # first: the others take their time
 from ergodrift import metrics, xla
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
 from ergodrift.auto import auto
