@@ -297,7 +297,7 @@ def test_samples_that_would_decide_do_not_depend_on_the_cut_to_bounds(method):
 
 def test_a_result_is_certified_on_fresh_samples_only():
     result = ed.run(ed.edpp(CHAIN.mixing_time()), PROBLEM, SOURCE, x0=np.zeros(1), num_samples=5000, seeds=[3, 4])
-    found = result.certify(PROBLEM, row=1)
+    found = result.certify(row=1)
     assert found.num_samples == 5000
     # The constraints are x + xi and x - 1 - xi: their means along the fresh path, to rounding.
     mean = np.array([1.0, -1.0])[np.asarray(SOURCE.paths([FRESH], 5000))[0]].mean()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ergodrift import cli
+from ergodrift.cli.reproduce import write_report
 from ergodrift.estimator import mean_samples
 from ergodrift.experiments import Config, Experiment, configure, reproduce
 from ergodrift.experiments.claims import PAPER_TABLE, claims, table
@@ -205,6 +206,21 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert "interrupted; run the same command again to go on" in shown
     assert "Traceback" not in shown
     assert not (tmp_path / "results.json").exists()
+
+
+def test_a_full_disk_takes_away_neither_the_table_nor_what_was_found(results, tmp_path, monkeypatch):
+    def fails(descriptor):
+        raise OSError(28, "No space left on device")
+
+    said: list[str] = []
+    monkeypatch.setattr(Experiment, "run", lambda self, name: results["algorithms"][name])
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="No space left on device"):
+        write_report(TINY, tmp_path, say=said.append)
+    assert "MDPP cannot be kept for another time: [Errno 28] No space left on device" in said
+    assert any("constraint 2" in line for line in said)  # the table
+    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_an_unwritable_folder_is_said_before_the_work_starts(tmp_path, capsys):

@@ -11,11 +11,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
-    "xla", "files", "precision", "compiled", "tree", "types", "check", "geometry", "logarithm", "problem", "linear",
-    "sampler", "chain", "source", "expectation", "trust", "estimator", "schedule", "learned", "memory", "windows",
-    "method", "average", "algorithms", "auto", "region", "reference", "hindsight", "feasibility", "theory", "kernel",
-    "loop", "progress", "checkpoint", "result", "run", "metrics", "distributed", "problems", "experiments", "report",
-    "cli",
+    "interrupt", "xla", "files", "saved", "precision", "compiled", "tree", "types", "check", "geometry", "logarithm",
+    "problem", "linear", "sampler", "stationary", "mixing", "chain", "source", "expectation", "trust", "estimator",
+    "schedule", "learned", "memory", "windows", "method", "average", "algorithms", "auto", "region", "reference",
+    "hindsight", "feasibility", "theory", "kernel", "loop", "progress", "checkpoint", "result", "run", "metrics",
+    "distributed", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ergodrift import interrupt as interrupt  # first: the others take their time
 from ergodrift import metrics, precision, xla
 from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
 from ergodrift.auto import auto
@@ -11,7 +12,7 @@ from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Prod
 from ergodrift.linear import LinearModel
 from ergodrift.problem import Problem
 from ergodrift.reference import Reference, solve_reference
-from ergodrift.result import Result
+from ergodrift.result import Result, load_result
 from ergodrift.run import NonFiniteError, run
 from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
@@ -63,6 +64,7 @@ __all__ = [
     "dpp",
     "edpp",
     "feasibility",
+    "load_result",
     "mdpp",
     "metrics",
     "pd",

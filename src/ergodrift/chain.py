@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 from typing import Any
 
@@ -10,11 +9,12 @@ import jax
 import numpy as np
 import scipy
 
-from ergodrift import check
+from ergodrift import check, mixing
 from ergodrift.sampler import BLOCK, Categorical, Transitions, draw
+from ergodrift.stationary import stationary_law
 
 DENSE_LIMIT = 2048  # states up to which a graph's walk is held as a dense matrix
-ROUNDING = 1e-12  # a distance that exceeds eps by no more than this equals it
+LARGEST = 4096  # states up to which powers and spectra are computed; each takes seconds there
 
 
 class MarkovChain:
@@ -87,26 +87,8 @@ class MarkovChain:
 
     @functools.cached_property
     def stationary(self) -> np.ndarray:
-        """mu, the law with mu P = mu."""
-        # Inverse iteration on an M-matrix, whose inverse has no negative entry: nothing cancels, so rare states keep
-        # their digits too. Its diagonal is what leaves a state, which 1 - P_ii would give with fewer digits.
-        size, shift = self.num_states, 1e-12
-        if scipy.sparse.issparse(self.P):
-            moves = scipy.sparse.csc_array(self.P - scipy.sparse.diags_array(self.P.diagonal()))
-            system = scipy.sparse.csc_array(scipy.sparse.diags_array(shift + moves.sum(axis=1)) - moves.T)
-            solve = scipy.sparse.linalg.splu(system, diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve
-        else:
-            moves = self.P * (1 - np.eye(size))
-            solve = functools.partial(
-                scipy.linalg.lu_solve, scipy.linalg.lu_factor(np.diag(shift + moves.sum(axis=1)) - moves.T)
-            )
-        law = np.full(size, 1 / size)
-        for _ in range(100):
-            before, law = law, solve(law)
-            law = law / law.sum()
-            if (np.abs(law - before) <= 1e-12 * law).all():
-                break
-        return law
+        """mu, the law with mu P = mu, to relative rounding in every state."""
+        return stationary_law(self.P)
 
     @functools.cached_property
     def is_reversible(self) -> bool:
@@ -131,41 +113,43 @@ class MarkovChain:
         values, vectors = scipy.linalg.eigh(np.sqrt(P * P.T), driver="evd")
         return values[::-1], vectors[:, ::-1]
 
-    @property
+    @functools.cached_property
     def relaxation_time(self) -> float:
         """1 / (1 - lambda*), with lambda* the largest modulus of an eigenvalue other than 1."""
-        return float(1 / (1 - np.abs(self.eigenvalues[1:]).max(initial=0.0)))
+        if self.num_states <= LARGEST or not self.is_reversible:
+            return float(mixing.relaxation(self._dense(), self.stationary, self.eigenvalues, self._spectrum[1]))
+        return mixing.relaxation_by_lanczos(scipy.sparse.csr_array(self.P), self.stationary)
 
     def distance(self, t: int) -> float:
         """d_mix(t) = max over starts i of || P^t(i, .) - mu ||_TV."""
-        t = check.integer("t", t, at_least=1)
-        return self._distance(np.linalg.matrix_power(self._dense(), t))
+        return mixing.distance(self._dense(), self.stationary, check.integer("t", t, at_least=1))
 
     def mixing_time(self, eps: float = 0.25) -> int:
-        """tau_mix(eps) = the smallest t >= 1 with d_mix(t) <= eps, exactly.
+        """tau_mix(eps) = the smallest t >= 1 with d_mix(t) <= eps, exactly, for any eps that doubles can tell.
 
-        d_mix does not increase. For a reversible chain it is bisected below the spectral bound, with only those
-        eigenvectors whose share at t is not lost to rounding. Otherwise, doubling t until d_mix is small enough and
-        then bisecting in powers of two takes about 2 log2(tau) matrix products.
+        d_mix does not increase: t is doubled until d_mix is small enough and then bisected, in about 2 log2(tau) matrix
+        products whose relative error is known (see `mixing`). For a large reversible chain it is bisected below the
+        spectral bound; for more than 2,048 sparse states, starts are followed step by step if that takes seconds.
+        Beyond 1e12 steps the last digits are lost to rounding. Refused by name: more states than can be multiplied out,
+        and an eps at which rounding hides the answer.
         """
-        eps = check.number("eps", eps, above=0) + ROUNDING
-        # Eigenvectors are divided by sqrt(mu): where a state is rare that magnifies their rounding too much.
-        if self.is_reversible and self.stationary.min() > 1e-10:
-            times = range(1, int(self.mixing_time_bounds(eps)[1]) + 2)
-            return times[bisect.bisect_left(times, True, key=lambda t: self._reversible_distance(t) <= eps)]
-        powers = [self._dense()]  # P^(2^k)
-        if self._distance(powers[0]) <= eps:
-            return 1
-        while self._distance(square := _stochastic_product(powers[-1], powers[-1])) > eps:
-            powers.append(square)
-            if len(powers) > 50:
-                raise ValueError(f"mixing time exceeds 2^50 at eps={eps}; the chain hardly mixes")
-        current, t = powers[-1], 2 ** (len(powers) - 1)
-        for k in reversed(range(len(powers) - 1)):
-            ahead = _stochastic_product(current, powers[k])
-            if self._distance(ahead) > eps:
-                current, t = ahead, t + 2**k
-        return t + 1
+        eps = check.number("eps", eps, above=0)
+        if scipy.sparse.issparse(self.P) and self.num_states > DENSE_LIMIT:
+            t = mixing.time_by_steps(self.P, self.stationary, eps)
+            if t is not None:
+                return t
+        P = self._dense()
+        # Eigenvectors are divided by sqrt(mu): where a state is rare that magnifies their rounding too much. A long
+        # relaxation time magnifies that of eigenvalues.
+        if (
+            self.num_states > mixing.FEW
+            and eps > mixing.COARSE
+            and self.stationary.min() > 1e-10
+            and self.is_reversible
+            and self.relaxation_time < 1e6
+        ):
+            return mixing.time_by_spectrum(*self._spectrum, self.stationary, eps, self.mixing_time_bounds(eps)[1])
+        return mixing.time_by_powers(P, self.stationary, eps)
 
     def mixing_time_bounds(self, eps: float = 0.25) -> tuple[float, float]:
         """Spectral bounds (lower, upper) on the mixing time of a reversible chain.
@@ -202,28 +186,14 @@ class MarkovChain:
         return Transitions.from_matrix(self.P)
 
     def _dense(self) -> np.ndarray:
-        if self.num_states > 20_000:
+        if self.num_states > LARGEST:
             raise ValueError(
-                f"exact mixing times and spectra need a dense matrix; {self.num_states} states are too many"
+                f"exact distances, mixing times and spectra multiply dense matrices out, and {self.num_states} states "
+                f"are too many for that (at most {LARGEST}): pass the tau_mix that you know to what asks for it; "
+                "bound it by chain.mixing_time_bounds(), if the chain is reversible; or estimate it "
+                "from a path, ed.diagnose(source)"
             )
         return self.P.toarray() if scipy.sparse.issparse(self.P) else self.P
-
-    def _reversible_distance(self, t: int) -> float:
-        """d_mix(t) from the spectrum: P^t - mu = sum over eigenvalues other than 1 of lambda^t v w."""
-        values, vectors = self._spectrum
-        kept = 1 + np.flatnonzero(np.abs(values[1:]) ** t > 1e-17)
-        root = np.sqrt(self.stationary)
-        difference = (vectors[:, kept] / root[:, None] * values[kept] ** t) @ (vectors[:, kept] * root[:, None]).T
-        return float(np.abs(difference).sum(axis=1).max() / 2)
-
-    def _distance(self, power: np.ndarray) -> float:
-        return float(np.abs(power - self.stationary).sum(axis=1).max() / 2)
-
-
-def _stochastic_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a b with its rows scaled to sum 1: squaring doubles the relative error of the row sums each time."""
-    product = a @ b
-    return product / product.sum(axis=1, keepdims=True)
 
 
 def _validated(P: Any) -> Any:

@@ -5,10 +5,13 @@ The file is a plain `.npz` without pickles: reading one cannot run code.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 import re
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift.files import replacing
+from ergodrift.files import locked, real, remove_leftovers, replacing
 
 FORMAT = "ergodrift run v2"
 SAVE_SECONDS = 10.0  # how often a running loop writes its state
@@ -24,6 +27,8 @@ SAVE_SECONDS = 10.0  # how often a running loop writes its state
 
 class Checkpoint:
     """Saves and restores a pytree under a fingerprint of the run it belongs to.
+
+    Used as a context, it has the file for itself: a second user is refused, and what a killed one left is removed.
 
     Args:
         path: the file; its folder must exist and be writable.
@@ -35,8 +40,18 @@ class Checkpoint:
         self.path = Path(path)
         self.fingerprint = _fingerprint(identity)
         self.saved_at = time.monotonic()
+        self._failed = False
+        self._open = contextlib.ExitStack()
         if not self.path.parent.is_dir() or not os.access(self.path.parent, os.W_OK):
             raise ValueError(f"checkpoint: the folder of {self.path} does not exist or cannot be written to")
+
+    def __enter__(self) -> Checkpoint:
+        self._open.enter_context(locked(self.path, "checkpoint"))
+        remove_leftovers(real(self.path))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.close()
 
     def restore(self, like: Any) -> Any:
         """What was saved, in the structure of `like`; `like` itself where there is no file yet."""
@@ -59,12 +74,29 @@ class Checkpoint:
             raise ValueError(f"checkpoint {self.path} cannot be used: {error}") from error
         return structure.unflatten([_thawed(array, leaf) for array, leaf in zip(stored.values(), leaves, strict=True)])
 
-    def save(self, state: Any) -> None:
-        """Write the state; a crash at any moment leaves the old file or the new one, whole."""
+    def save(self, state: Any, *, last: bool = False) -> bool:
+        """Write the state; a crash at any moment leaves the old file or the new one, whole.
+
+        Returns whether it was written. A full disk ends no run: it is said once, and at the end, and tried again when
+        it is time to save again.
+        """
         arrays = dict(zip(_names(state), map(_frozen, jax.tree.leaves(state)), strict=True))
-        with replacing(self.path) as file:
-            np.savez(file, allow_pickle=False, format=FORMAT, fingerprint=self.fingerprint, **arrays)
+        whole = io.BytesIO()  # a zip file that is cut short raises once more when it is closed
+        np.savez(whole, allow_pickle=False, format=FORMAT, fingerprint=self.fingerprint, **arrays)
+        try:
+            with replacing(self.path) as file:
+                file.write(whole.getbuffer())
+        except OSError as error:
+            self.saved_at = time.monotonic()
+            if last or not self._failed:
+                self._failed = True
+                then = (
+                    "the result is returned, but not kept there" if last else "the run goes on, and tries again later"
+                )
+                warnings.warn(f"checkpoint {self.path} could not be written ({error}); {then}", stacklevel=3)
+            return False
         self.saved_at = time.monotonic()
+        return True
 
     @property
     def due(self) -> bool:

@@ -61,7 +61,8 @@ def run(
         levels: (seeds, rounds) MLMC levels to replay; drawn on the fly unless given. Once they are used up the point
             is held.
         checkpoint: a file to keep the state of the run in. Called again with the same arguments, the run goes on from
-            there, to the same numbers; after Ctrl-C or a crash at most ten seconds are done again.
+            there, to the same numbers; after Ctrl-C or a crash at most ten seconds are done again. One run at a time
+            has the file. Where it cannot be written, the run warns and goes on.
         average: how the points are weighed in x̄: "uniform" (as in the paper), ("polynomial", k) with weights t^k, or
             "suffix" for the latter half (see `Average`). What the algorithm recommends unless given.
 
@@ -118,7 +119,7 @@ def run(
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
     result = Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
     if not tree.is_traced(records):
-        object.__setattr__(result, "_setting", Setting(algorithm, problem, source, x0, given, weighing))
+        object.__setattr__(result, "_setting", Setting(algorithm, problem, source, x0, given, weighing, num_samples))
     return result
 
 
@@ -138,15 +139,21 @@ def _drive(
         if checkpoint is not None:
             raise ValueError("checkpoint cannot be kept while run is traced by vmap or jit; call run on its own")
         return loop.advance(setup, *place, jnp.int32(num_samples), jax.default_backend())[1]
-    saved = None
-    if checkpoint is not None:
-        saved = Checkpoint(checkpoint, name, setup, carry, num_samples)
-        place = saved.restore(place)
+    if checkpoint is None:
+        return _go(name, setup, place, num_samples, seeds, None)
+    with Checkpoint(checkpoint, name, setup, carry, num_samples) as saved:
+        return _go(name, setup, saved.restore(place), num_samples, seeds, saved)
+
+
+def _go(
+    name: str, setup: loop.Setup, place: Any, num_samples: int, seeds: Any, saved: Checkpoint | None
+) -> loop.Record:
     devices = _devices(len(seeds))
     advance = loop.advance_on(devices)
     setup, place = loop.spread(devices, setup, place)
     bar = Progress(name, num_samples)
     done, chunk, ahead = int(place[2]), 1024, None
+    finished = done >= num_samples
     try:
         while done < num_samples:
             limit = min(done + chunk, num_samples)
@@ -163,8 +170,8 @@ def _drive(
     finally:
         jax.block_until_ready(ahead)  # after Ctrl-C, nothing goes on computing behind the caller's back
         bar.close()
-    if saved is not None:
-        saved.save(place)
+    if saved is not None and not finished:
+        saved.save(place, last=True)
     return place[1]
 
 

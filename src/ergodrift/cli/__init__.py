@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 
 import ergodrift
+from ergodrift import interrupt
 from ergodrift.cli import beyond, reproduce, theory, walk
 from ergodrift.cli.common import UsageError
+from ergodrift.interrupt import INTERRUPTED
 
 COMMANDS = {"reproduce": reproduce, "theory": theory, "beyond": beyond, "walk": walk}
-INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 __all__ = ["UsageError", "build_parser", "entry", "main"]
 
@@ -66,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
 def entry() -> None:
     """The command itself."""
     code = main()
+    interrupt.quietly()  # all is done: an impatient Ctrl-C finds nothing to interrupt
     if code == INTERRUPTED:  # end at once: XLA may still be computing, and would be torn down while it does
         sys.stdout.flush()
         sys.stderr.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ergodrift.cli.common import add_output, make_room
+from ergodrift.cli.common import add_output, keep_others, make_room, needs, ready
 
 HELP = "RDPP and WDPP beside the paper's algorithms, in tables and a figure"
 DESCRIPTION = "Designs, networks and mixing times from 1 to 10,000: beyond.json, beyond.md and sweep.svg."
@@ -25,11 +25,14 @@ def goes_on(options: argparse.Namespace) -> bool:
 
 def run(options: argparse.Namespace) -> None:
     """The command itself."""
+    needs("beyond draws its figure with", "plots", "matplotlib.figure")
+    keep_others(options.out / "beyond.json", (), {"quick": options.quick}, options.force)
     make_room(options.out)
     from ergodrift.experiments.beyond import beyond, markdown
     from ergodrift.experiments.reproduce import write_whole
     from ergodrift.report.figures import draw_sweep
 
+    ready()
     results = beyond(options.quick, say=lambda line: print(line, flush=True))
     write_whole(options.out / "beyond.json", json.dumps(results))
     write_whole(options.out / "beyond.md", markdown(results))

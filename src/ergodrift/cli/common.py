@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from ergodrift import interrupt
 
 ROOM = 50 * 2**20  # bytes a report may need
 
@@ -17,6 +22,7 @@ class UsageError(Exception):
 def add_output(parser: argparse.ArgumentParser, folder: str) -> None:
     """The options that every command ends with."""
     parser.add_argument("--out", type=Path, default=Path(folder), help="folder (default: %(default)s)")
+    parser.add_argument("--force", action="store_true", help="replace results of another configuration in that folder")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
@@ -26,6 +32,47 @@ def at_least(options: argparse.Namespace, **least: int) -> None:
         value = getattr(options, name)
         if value is not None and value < bound:
             raise UsageError(f"--{name.replace('_', '-')} must be at least {bound}, got {value}")
+
+
+def needs(what: str, extra: str, *modules: str) -> None:
+    """The modules that a command needs besides the core are there, before any work starts."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            name = module.partition(".")[0]
+            raise UsageError(
+                f"{what} {name}, which cannot be imported here ({error}); pip install 'ergodrift[{extra}]'"
+            ) from error
+
+
+def keep_others(file: Path, names: tuple[str, ...], here: dict[str, Any], force: bool) -> None:
+    """Results of another configuration are not overwritten, unless that is asked for.
+
+    Args:
+        file: where results are written, in JSON.
+        names: the keys under which the file says what was asked for.
+        here: what is asked for now.
+        force: whether to go on all the same.
+    """
+    if force or not file.exists():
+        return
+    advice = "pass another --out, or --force to replace it"
+    try:
+        there = json.loads(file.read_text())
+        for name in names:
+            there = there[name]
+        there = {name: there[name] for name in here}
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UsageError(f"--out: {file} does not say which configuration it is of; {advice}") from None
+    here = json.loads(json.dumps(here))  # tuples are lists there
+    if differ := [f"{name}={there[name]!r} there, {here[name]!r} here" for name in here if there[name] != here[name]]:
+        raise UsageError(f"--out: {file} holds the results of another configuration ({'; '.join(differ)}); {advice}")
+
+
+def ready() -> None:
+    """All is imported: from here on Ctrl-C can be caught, and is."""
+    interrupt.as_usual()
 
 
 def make_room(out: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from ergodrift.cli.common import UsageError, add_output, make_room
+from ergodrift.cli.common import UsageError, add_output, keep_others, make_room, needs, ready
 from ergodrift.experiments.config import DESIGNS, Config, configure
 
 HELP = "run section 5 of the paper end to end and write a report"
@@ -52,6 +53,8 @@ def run(options: argparse.Namespace) -> None:
         )
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
+    needs("reproduce draws its figures with", "plots", "matplotlib.figure")
+    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force)
     make_room(options.out)
     import jax
 
@@ -67,18 +70,19 @@ def write_report(config: Config, out: Path, say: Any = print) -> dict[str, Any]:
     from ergodrift.report.figures import draw
     from ergodrift.report.page import page
 
+    ready()
     fields = ", ".join(f"{name}={value}" for name, value in vars(config).items())
     say(f"configuration: {fields}")
     results = reproduce(config, parts=out / ".finished", say=say)
     results = {**results, "claims": claims(results), "table": table(results)}
+    for line in summary(results):  # before anything is written: a full disk does not take it away
+        say(line)
     write_whole(out / "results.json", json.dumps(results))
     figures = out / "figures"
     figures.mkdir(exist_ok=True)
     draw(results, Experiment.rows_of(config), figures)
     captions = {"Data points by state and label, in the paper's colours": (figures / "data.svg").read_text()}
     write_whole(out / "index.html", page(results, captions))
-    for line in summary(results):
-        say(line)
     say(f"report: {out / 'index.html'}")
     return results
 

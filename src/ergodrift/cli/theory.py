@@ -7,7 +7,7 @@ import functools
 import json
 from typing import Any
 
-from ergodrift.cli.common import add_output, at_least, make_room
+from ergodrift.cli.common import add_output, at_least, keep_others, make_room, needs, ready
 
 HELP = "check the theory's bounds on random problems and fit its slopes"
 DESCRIPTION = "Hold every bound against runs on random problems, and fit slopes in T and tau_mix."
@@ -31,6 +31,10 @@ def goes_on(options: argparse.Namespace) -> bool:
 def run(options: argparse.Namespace) -> None:
     """The command itself."""
     at_least(options, problems=1, samples=2560, seeds=2)
+    if options.only != "bounds":
+        needs("theory draws its slopes with", "plots", "matplotlib.figure")
+    settings = {name: getattr(options, name) for name in ("problems", "samples", "seeds", "only")}
+    keep_others(options.out / "theory.json", ("settings",), settings, options.force)
     make_room(options.out)
     import jax
 
@@ -40,8 +44,9 @@ def run(options: argparse.Namespace) -> None:
     from ergodrift.experiments.reproduce import versions, write_whole
     from ergodrift.report.slopes import draw_slopes
 
+    ready()
     say = functools.partial(print, flush=True)
-    content: dict[str, Any] = {"schema": studies.SCHEMA, "versions": versions()}
+    content: dict[str, Any] = {"schema": studies.SCHEMA, "settings": settings, "versions": versions()}
     tables: list[str] = []
 
     def write() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ergodrift import check
-from ergodrift.cli.common import UsageError, add_output, make_room
+from ergodrift.cli.common import UsageError, add_output, keep_others, make_room, needs, ready
 from ergodrift.experiments.graphs import GRAPHS
 from ergodrift.experiments.network import ALGORITHMS, KINDS
 
@@ -51,7 +51,6 @@ def goes_on(options: argparse.Namespace) -> bool:
 
 def run(options: argparse.Namespace) -> None:
     """The command itself."""
-    make_room(options.out)
     import jax
 
     jax.config.update("jax_enable_x64", True)  # the walk is compared with the simulation to the last digits
@@ -64,6 +63,10 @@ def run(options: argparse.Namespace) -> None:
         config = Demo(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Demo)})
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
+    needs("walk moves its tokens with", "ray", "ray", *(["dp_accounting"] if config.noise else []))
+    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force)
+    make_room(options.out)
+    ready()
     engine: dict[str, Any] = {name: getattr(options, name) for name in ("address", "checkpoint", "patience")}
     walked, found = demo(config, **engine)
     drawn = describe(walked, found.pop("places"))

@@ -84,12 +84,14 @@ class Trip:
             np.array([self.hop, roll.late, self.as_drawn]),
         )
 
-    def save(self) -> None:
-        """Write the walk to its checkpoint, if it has one."""
-        if self.saved is not None:
-            began = time.monotonic()
-            self.saved.save(self._whole())
-            self.pause = max(WRITE, 20 * (time.monotonic() - began))  # a twentieth of the time is spent on it at most
+    def save(self, last: bool = False) -> bool:
+        """Write the walk to its checkpoint, if it has one; whether it is there now."""
+        if self.saved is None:
+            return False
+        began = time.monotonic()
+        written = self.saved.save(self._whole(), last=last)
+        self.pause = max(WRITE, 20 * (time.monotonic() - began))  # a twentieth of the time is spent on it at most
+        return written
 
     def go(self, name: str) -> None:
         """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
@@ -138,7 +140,8 @@ class Trip:
             self._observe()
         finally:
             bar.close()
-        self.save()
+        if self.hop > first:
+            self.save(last=True)
 
     def _is_to_be_saved(self, now: float) -> bool:
         return self.hop % self.every == 0 or now > self.saved.saved_at + self.pause  # type: ignore[union-attr]
@@ -197,8 +200,9 @@ class Trip:
         """Stop where too few agents are left, and say where the walk can be found."""
         roll, left = self.roll, np.count_nonzero(self.roll.present)
         if left < self.quorum:
-            self.save()
-            where = "was not kept (pass checkpoint=...)" if self.saved is None else f"is kept in {self.saved.path}"
+            kept, where = self.save(), "was not kept (pass checkpoint=...)"
+            if self.saved is not None:
+                where = f"is kept in {self.saved.path}" if kept else f"could not be written to {self.saved.path}"
             lost = "; ".join(f"{name}: {reason}" for name, reason in roll.missing.items())
             raise QuorumError(
                 f"{left} of {len(roll.present)} agents left at hop {self.hop}, below quorum={self.quorum} ({lost}); "

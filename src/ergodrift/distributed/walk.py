@@ -132,10 +132,10 @@ def walk(
     estimator = algorithm.estimator.for_run(num_samples, None, chain.stationary)
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
     setup = loop.Setup(problem, method, Stream(Bits(), None), None, weighing)
-    if checkpoint is not None:
-        Checkpoint(checkpoint)  # a folder that is not there is found before any process starts
 
     with contextlib.ExitStack() as stack:
+        if checkpoint is not None:  # a folder that is not there, or a file in use, is found before any process starts
+            stack.enter_context(Checkpoint(checkpoint))
         if isinstance(agents, Network):
             network = agents
         else:

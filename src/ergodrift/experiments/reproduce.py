@@ -166,7 +166,10 @@ def reproduce(
         if found is None:
             found = experiment.run(name)
             if kept is not None:
-                kept.save(found)
+                try:
+                    kept.save(found)
+                except OSError as error:  # a full disk: what was found is not lost, and is not found again either
+                    say(f"{name} cannot be kept for another time: {error}")
         algorithms[name] = found
         say(f"{name:7} " + ("kept from before" if resumed else f"{found['seconds']:.1f} s"))
     return {

@@ -32,6 +32,7 @@ class Certificate:
         method: which intervals.
         guarantee: "every n" (if tau_mix is right) or "as n grows".
         num_samples: how long the path was.
+        warnings: plain sentences about what stands against it, such as a level that drifts along a recorded path.
     """
 
     estimate: np.ndarray
@@ -46,6 +47,7 @@ class Certificate:
     method: str
     guarantee: str
     num_samples: int
+    warnings: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def satisfied(self) -> bool:
@@ -65,6 +67,7 @@ class Certificate:
                 wanted = ": one value in all samples, or too few of them"
             lines.append(f"constraint {number:<3}{middle:12.5g}{low:12.5g}{high:12.5g}   {verdict}{wanted}")
         lines.append(f"{'loss':14}{self.loss_estimate:12.5g}{self.loss_lower:12.5g}{self.loss_upper:12.5g}")
+        lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
     __repr__ = __str__

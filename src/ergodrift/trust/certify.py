@@ -14,6 +14,7 @@ from ergodrift.problem import Problem
 from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.trust.along import path_values
 from ergodrift.trust.certificate import PLANNED, Certificate, judge, verdicts
+from ergodrift.trust.guards import unsteady
 
 METHODS = ("batch", "overlapping", "bootstrap", "hoeffding", "bernstein", "anytime")
 FRESH = 2**32 - 1  # the seed of a held-out path unless another is given: far from the 0, 1, 2, ... of runs
@@ -70,7 +71,12 @@ def certify(
     ranges = _ranges(reach, bounds, constraints.shape[1])
     known = _known_tau(source, tau_mix)
     given = started is not None
-    return judge(losses, constraints, confidence, method, known, ranges, planned, still=still, fixed_start=given)
+    warnings = unsteady(source, losses, constraints)
+    try:
+        found = judge(losses, constraints, confidence, method, known, ranges, planned, still=still, fixed_start=given)
+    except ValueError as error:
+        raise ValueError("; ".join([str(error), *warnings])) from error
+    return dataclasses.replace(found, warnings=warnings)
 
 
 class Monitor:

@@ -68,23 +68,25 @@ def cycle(y: np.ndarray) -> float | None:
     return n / (at[best] + 1) if ratio[best] > m * ((len(power) / FALSE) ** (1 / m) - 1) else None
 
 
+def without_change(y: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, str]:
+    """A series (n,) without the trend or the step that it follows most, by its scores (16,), and what that was."""
+    if np.argmax(scores) == 0:
+        line = shapes(len(y))[0]
+        return y - line * (line @ y / len(y)), "drifts: its level follows a trend"
+    place = _step(y)
+    rest = np.concatenate([y[:place] - y[:place].mean(), y[place:] - y[place:].mean()])
+    return rest, f"changes regime near sample {place:,}: its level differs after it"
+
+
 def levelled(names: list[str], series: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The columns with a trend or a step in their level taken off where there is one, and a plain sentence for each.
 
     A spread that changes and a cycle are said too, and left as they are.
     """
     warnings, rest = [], series.copy()
-    scores, n = change_scores(series), len(series)
+    scores = change_scores(series)
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):
-        if np.argmax(scores[:, column]) == 0:
-            line = shapes(n)[0]
-            rest[:, column] -= line * (line @ series[:, column] / n)
-            kind = "drifts: its level follows a trend"
-        else:
-            place = _step(series[:, column])
-            rest[:place, column] -= series[:place, column].mean()
-            rest[place:, column] -= series[place:, column].mean()
-            kind = f"changes regime near sample {place:,}: its level differs after it"
+        rest[:, column], kind = without_change(series[:, column], scores[:, column])
         if np.ptp(rest[:, column]) <= 1e-9 * np.ptp(series[:, column]):
             raise ValueError(
                 f"{names[column]} {kind}, and nothing else moves: it never comes back and says nothing about mixing; "

@@ -1,0 +1,57 @@
+"""What stands against believing a certificate: held-out samples that do not come from one stationary law."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ergodrift.source import Source, Zip
+from ergodrift.trust.stationarity import CRITICAL, change_scores, cycle, without_change
+
+FEWEST = 50  # samples below which nothing is said
+USUAL, EXCURSIONS = 0.8, 10  # a series that is nearly always at one value shows a change by so many excursions only
+
+
+def unsteady(source: Source, losses: np.ndarray, constraints: np.ndarray) -> list[str]:
+    """A plain sentence for every constraint, and for the loss, that changes its level or spread or has a cycle.
+
+    Of recorded samples only, as `diagnose` judges them: what is drawn from a law has that law.
+
+    Args:
+        source: where the held-out path came from.
+        losses: (n,) along it.
+        constraints: (n, k) along it.
+    """
+    parts = (source.losses, source.constraints) if isinstance(source, Zip) else (source, source)
+    recorded = [part.length is not None for part in parts]
+    columns = [(f"constraint {number}", column) for number, column in enumerate(constraints.T) if recorded[1]]
+    columns += [("the loss", losses)] * recorded[0]
+    found = []
+    for name, column in columns:
+        if len(column) >= FEWEST and np.ptp(column) > 0 and not _rarely_moves(column):
+            found += [f"{name} {said}" for said in _changes(column)]
+    return found
+
+
+def _changes(y: np.ndarray) -> list[str]:
+    found, scores, moved = [], change_scores(y[:, None])[:, 0], np.ptp(y)
+    if scores.max() > CRITICAL:
+        y, kind = without_change(y, scores)
+        found.append(f"{kind}; the certificate takes the held-out samples to follow one law, so look at them first")
+    if np.ptp(y) <= 1e-9 * moved:
+        return found  # nothing else moves
+    spread = np.square(y - y.mean())
+    if np.ptp(spread) > 1e-12 * spread.max() and change_scores(spread[:, None]).max() > CRITICAL:
+        found.append("changes its spread along the held-out samples: look at them")
+    if period := cycle(y):
+        found.append(
+            f"has a cycle of about {period:.4g} samples, which does not die out as mixing does: hold out whole cycles"
+        )
+    return found
+
+
+def _rarely_moves(y: np.ndarray) -> bool:
+    """Whether a series is nearly always at one value, and leaves it too rarely for a change to be told from chance."""
+    values, counts = np.unique(y, return_counts=True)
+    away = y != values[np.argmax(counts)]
+    starts = np.count_nonzero(away[1:] & ~away[:-1]) + int(away[0])
+    return bool(counts.max() >= USUAL * len(y) and starts < EXCURSIONS)
