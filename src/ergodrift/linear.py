@@ -70,7 +70,7 @@ class Rows(NamedTuple):
         features: a_i, `Dense` or `Sparse`, labels multiplied in.
         offsets: (n,) added to the margins, or None.
         count: how many rows there are.
-        padding: how many rows of zeros have been added to them.
+        padding: how many rows of zeros have been added to them, at the end.
         normals: (k, d) of the constraints normals . x <= limits.
         limits: (k,)
     """
@@ -86,13 +86,18 @@ class Rows(NamedTuple):
         margins = self.features.margins(x)
         return margins if self.offsets is None else margins + self.offsets
 
+    @property
+    def real(self) -> Any:
+        """(n,) whether a row is one of the state's own."""
+        return jnp.arange(self.features.num_rows) < self.count
+
 
 class Factors(NamedTuple):
     """What a state's loss is made of at x: its gradient is `features.gather(slopes)`.
 
     Attributes:
         features: a_i of the state.
-        slopes: (n,) link'(a_i . x + b_i) / count, zero or not where rows were added.
+        slopes: (n,) link'(a_i . x + b_i) / count; where rows were added, any finite number.
         loss: what the tangent of the loss at x is worth at 0.
     """
 
@@ -198,7 +203,8 @@ class LinearModel(Problem):
             return self.factored(x, xi)._replace(factors=None)
 
         def in_groups(x: Any, xi: Rows) -> Feedback:
-            return self._assembled(x, xi, *logistic_in_groups(x, xi))
+            total, gathered = logistic_in_groups(x, xi)
+            return self._assembled(x, xi, total - _surplus(self.link, xi, x), gathered)
 
         if self.link is not LINKS["logistic"] or not groupable(x, xi):
             return in_lanes(x, xi)
@@ -207,14 +213,14 @@ class LinearModel(Problem):
     @jax.jit
     def factored(self, x: Any, xi: Rows) -> Feedback:
         """The feedback with its `Factors`: for linear constraints, all that changes from visit to visit of a state."""
-        margins = xi.features.margins(x)
-        total, slopes = total_and_slopes(self.link, margins if xi.offsets is None else margins + xi.offsets)
+        total, slopes = _over_rows(self.link, xi, xi.margins(x))
         feedback, each = self._assembled(x, xi, total, xi.features.gather(slopes, x)), slopes / xi.count
-        return feedback._replace(factors=Factors(xi.features, each, feedback.loss - jnp.sum(each * margins)))
+        tangent = jnp.sum(each * xi.features.margins(x))
+        return feedback._replace(factors=Factors(xi.features, each, feedback.loss - tangent))
 
     def _assembled(self, x: Any, xi: Rows, total: Any, gathered: Any) -> Feedback:
-        """Feedback from the sum of the losses over all rows, those of zeros too, and from its gradient."""
-        loss, loss_grad = (total - _surplus(self.link, xi, x)) / xi.count, gathered / xi.count
+        """Feedback from the sum of the losses over a state's rows, and from its gradient."""
+        loss, loss_grad = total / xi.count, gathered / xi.count
         if self.constraints is half_spaces:
             return Feedback(loss, loss_grad, half_spaces(x, xi), xi.normals)
         plain = Problem.feedback(self, x, xi)  # what is not used of it is not computed
@@ -235,7 +241,9 @@ class _MeanLink:
         self.link = link
 
     def __call__(self, x: Any, xi: Rows) -> Any:
-        return (jnp.sum(self.link(xi.margins(x))) - _surplus(self.link, xi, x)) / xi.count
+        if _is_ours(self.link):
+            return (jnp.sum(self.link(xi.margins(x))) - _surplus(self.link, xi, x)) / xi.count
+        return jnp.sum(_of_real_rows(self.link, xi)(xi.margins(x))) / xi.count
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _MeanLink) and other.link is self.link
@@ -249,15 +257,41 @@ def half_spaces(x: Any, xi: Rows) -> Any:
     return tree.pushforward(xi.normals, x) - xi.limits
 
 
+def _is_ours(link: Callable[[Any], Any]) -> bool:
+    return any(link is ours for ours in LINKS.values())
+
+
 def _surplus(link: Callable[[Any], Any], xi: Rows, x: Any) -> Any:
-    """What the rows of zeros have added to the sum over all rows."""
+    """What the rows of zeros have added to the sum over all rows, of a link that is finite there."""
     return xi.padding * link(jnp.zeros((), tree.dtype(x)))
+
+
+def _of_real_rows(link: Callable[[Any], Any], xi: Rows) -> Callable[[Any], Any]:
+    """The link of each margin, 0 for the rows of zeros. It never sees their margins: it may be infinite at 0."""
+
+    def values(margins: Any) -> Any:
+        inside = jnp.where(xi.real, margins, margins[0])
+        return jnp.where(xi.real, link(inside), 0)
+
+    return values
+
+
+def _over_rows(link: Callable[[Any], Any], xi: Rows, margins: Any) -> tuple[Any, Any]:
+    """sum_i link(m_i) over a state's own rows, and link'(m_i) for each."""
+    if not _is_ours(link):
+        return total_and_slopes(_of_real_rows(rewritten(link), xi), margins)
+    total, slopes = total_and_slopes(link, margins)
+    return total - _surplus(link, xi, margins), slopes
 
 
 def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any]:
     """sum_i link(m_i), and link'(m_i) for each i."""
     if link is not LINKS["logistic"]:
-        values, slopes = jax.jvp(rewritten(link), (margins,), (jnp.ones_like(margins),))
+        try:
+            values, slopes = jax.jvp(link, (margins,), (jnp.ones_like(margins),))
+        except TypeError:  # it has a reverse rule of its own, and no other
+            values, vjp = jax.vjp(link, margins)
+            (slopes,) = vjp(jnp.ones_like(values))
         return jnp.sum(values), slopes
     decay, missed = jnp.exp(-jnp.abs(margins)), margins < 0
     slopes = -jnp.where(missed, 1, decay) / (1 + decay)

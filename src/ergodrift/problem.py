@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ergodrift import tree
+from ergodrift import check, tree
 from ergodrift.geometry import Geometry
 from ergodrift.logarithm import rewritten
 from ergodrift.types import Feedback
@@ -41,9 +41,13 @@ class Problem:
         if not isinstance(self.geometry, Geometry):
             raise TypeError(f"geometry must be a Geometry such as Ball(5.0), got {self.geometry!r}")
 
-    @jax.jit
     def feedback(self, x: Any, xi: Any) -> Feedback:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
+        check.fits("xi", xi)
+        return self._feedback(x, xi)
+
+    @jax.jit
+    def _feedback(self, x: Any, xi: Any) -> Feedback:
         loss, loss_grad = jax.value_and_grad(rewritten(self.loss))(x, xi)
         constraints, constraint_jac = value_and_jacobian(lambda y: rewritten(self.constraints)(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
@@ -80,9 +84,25 @@ def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> j
 
 
 def value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
-    """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer."""
+    """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer and can be had.
+
+    A function with a reverse rule of its own (`jax.custom_vjp`) has no columns, one with a `while_loop` no rows.
+    """
     count = jax.eval_shape(function, x).shape[0]
-    if count <= sum(leaf.size for leaf in jax.tree.leaves(x)):
+
+    def by_rows() -> tuple[Any, Any]:
         value, vjp = jax.vjp(lambda y: jnp.asarray(function(y)), x)
         return value, jax.vmap(lambda row: vjp(row)[0])(jnp.eye(count, dtype=value.dtype))
-    return function(x), jax.jacfwd(function)(x)
+
+    def by_columns() -> tuple[Any, Any]:
+        return function(x), jax.jacfwd(function)(x)
+
+    few_rows = count <= sum(leaf.size for leaf in jax.tree.leaves(x))
+    first, second = (by_rows, by_columns) if few_rows else (by_columns, by_rows)
+    try:
+        return first()
+    except (TypeError, ValueError) as error:  # JAX says so while it traces, before anything is computed
+        try:
+            return second()
+        except Exception:
+            raise error from None

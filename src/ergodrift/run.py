@@ -54,10 +54,11 @@ def run(
         source: where samples come from.
         x0: x_1, a point of the domain; any pytree of floating-point arrays. Its precision is the run's, data
             included.
-        num_samples: how many samples to take; all of a series unless given.
+        num_samples: how many samples to take; all of a series, or of `paths`, unless given.
         seeds: a count or a list of integers. A seed gives the same path whatever runs beside it.
         record: how many records to keep, evenly spaced, or the sample counts to record at (0 is the start).
-        paths: (seeds, num_samples) indices to replay, as `source.paths` draws them; drawn on the fly unless given.
+        paths: (seeds, num_samples) indices to replay, as `source.paths` draws them; drawn on the fly unless given. Into
+            a series they are row numbers, in any order and as often as you like.
         levels: (seeds, rounds) MLMC levels to replay; drawn on the fly unless given. Once they are used up the point
             is held.
         checkpoint: a file to keep the state of the run in. Called again with the same arguments, the run goes on from
@@ -88,7 +89,7 @@ def run(
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
     weighing = Average.of(algorithm.average if average is None else average)
-    num_samples = _num_samples(source, num_samples)
+    num_samples = _num_samples(source, num_samples, paths)
     grid = record_grid(record, num_samples)
     keys = seed_keys(seeds)
     x0 = checked_point(problem.geometry, x0)
@@ -180,7 +181,11 @@ def _fault(name: str, setup: loop.Setup, place: Any, ahead: Any, seeds: Any) -> 
     )
 
 
-def _num_samples(source: Source, num_samples: int | None) -> int:
+def _num_samples(source: Source, num_samples: int | None, paths: Any) -> int:
+    if paths is not None:
+        held = source.samples_in(paths)
+        count = held if num_samples is None else num_samples
+        return check.integer("num_samples", count, at_least=1, at_most=2**31 - BLOCK)  # compared by `check_paths`
     if num_samples is None:
         if source.length is None:
             raise ValueError("num_samples must be given: this source never ends")
@@ -217,6 +222,8 @@ def _levels(levels: Any, num_seeds: int) -> jax.Array:
         raise ValueError(f"levels must be integers of shape (seeds, rounds) with {num_seeds} seeds, got {levels.shape}")
     if levels.min() < 1:
         raise ValueError(f"levels start at 1, got {levels.min()}")
+    if levels.max() >= 2**31:
+        raise ValueError(f"levels must be below 2^31, got {levels.max()}; a window has 2^level samples")
     return jnp.asarray(levels, jnp.int32)
 
 

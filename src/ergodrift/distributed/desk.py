@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import loop, tree
+from ergodrift import check, loop, tree
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.parcel import opened
@@ -98,6 +98,7 @@ class Desk:
 
     def _data(self, dtype: Any, wide: bool) -> Any:
         if (dtype, wide) not in self.cast:
+            check.fits("data", self.data)
             self.cast[dtype, wide] = tree.cast(jax.tree.map(jnp.asarray, self.data), dtype)
         return self.cast[dtype, wide]
 

@@ -211,17 +211,12 @@ def _seen(paths: Any, chain: MarkovChain, keys: Any, num_samples: int, local_rou
 def _checked_paths(paths: Any, tokens: int, hops: int, agents: int) -> np.ndarray:
     paths = np.asarray(paths)
     paths = np.broadcast_to(paths, (tokens, len(paths))) if paths.ndim == 1 else paths
-    if (
-        paths.ndim != 2
-        or paths.shape[0] != tokens
-        or paths.shape[1] < hops
-        or not np.issubdtype(paths.dtype, np.integer)
-    ):
+    if paths.shape != (tokens, hops) or not np.issubdtype(paths.dtype, np.integer):
         wanted = f"whole numbers of shape (tokens, hops) = ({tokens}, {hops})"
         raise ValueError(f"paths must be {wanted}, got {paths.dtype} of shape {paths.shape}")
     if paths.min() < 0 or paths.max() >= agents:
         raise ValueError(f"paths must hold agents between 0 and {agents - 1}, got {paths.min()} to {paths.max()}")
-    return paths[:, :hops].astype(np.int32)
+    return paths.astype(np.int32)
 
 
 def _epsilon(network: Network, asked: Sequence[int]) -> dict[str, float]:
