@@ -17,8 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift.files import replacing
+from ergodrift.problem import Problem, value_and_jacobian
+from ergodrift.signature import computation
 
-FORMAT = "ergodrift run v2"
+FORMAT = "ergodrift run v3"
+BEFORE = ("ergodrift run v1", "ergodrift run v2")  # did not say what the functions of a problem were
 SAVE_SECONDS = 10.0  # how often a running loop writes its state
 
 
@@ -27,13 +30,13 @@ class Checkpoint:
 
     Args:
         path: the file; its folder must exist and be writable.
-        identity: a pytree that tells this run from others: hyperparameters, data, records, seeds. The functions of a
-            problem cannot be compared: changing them between two halves of a run is up to the caller.
+        identity: a pytree that tells this run from others, and more of them by name (data, loss, ...): where one has
+            changed, the refusal says which.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *identity: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], *identity: Any, **named: Any) -> None:
         self.path = Path(path)
-        self.fingerprint = _fingerprint(identity)
+        self.fingerprints = {name: _fingerprint(part) for name, part in {"settings": identity, **named}.items()}
         self.saved_at = time.monotonic()
         if not self.path.parent.is_dir() or not os.access(self.path.parent, os.W_OK):
             raise ValueError(f"checkpoint: the folder of {self.path} does not exist or cannot be written to")
@@ -45,10 +48,7 @@ class Checkpoint:
         leaves, structure = jax.tree.flatten(like)
         try:
             with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                if str(file["format"]) != FORMAT:
-                    raise ValueError(f"it has format {str(file['format'])!r}, this version reads {FORMAT!r}")
-                if str(file["fingerprint"]) != self.fingerprint:
-                    raise ValueError("it belongs to a run with other arguments; use another file or delete it")
+                self._check(file)
                 stored = {name: file[name] for name in _names(like)}
                 for (name, array), leaf in zip(stored.items(), leaves, strict=True):
                     wanted = _frozen(leaf)
@@ -59,17 +59,48 @@ class Checkpoint:
             raise ValueError(f"checkpoint {self.path} cannot be used: {error}") from error
         return structure.unflatten([_thawed(array, leaf) for array, leaf in zip(stored.values(), leaves, strict=True)])
 
+    def _check(self, file: Any) -> None:
+        """Raise where the file is of another format, or of another run."""
+        found = str(file["format"])
+        if found in BEFORE:
+            raise ValueError(
+                f"it is of format {found!r}, which did not note the functions of the problem: nobody can tell whether "
+                "they are the same; use another file or delete it"
+            )
+        if found != FORMAT:
+            raise ValueError(f"it has format {found!r}, this version reads {FORMAT!r}")
+        before = dict(line.rsplit(" ", 1) for line in np.atleast_1d(file["fingerprint"]).tolist())
+        names = [*self.fingerprints, *(name for name in before if name not in self.fingerprints)]
+        changed = [name for name in names if before.get(name) != self.fingerprints.get(name)]
+        if changed:
+            jax_before = str(file["jax"])
+            newer = "" if jax_before == jax.__version__ else f" (or look so to JAX {jax.__version__}, not {jax_before})"
+            raise ValueError(
+                f"it belongs to a run with other arguments: changed {' and '.join(changed)}{newer}; use another file "
+                "or delete it"
+            )
+
     def save(self, state: Any) -> None:
         """Write the state; a crash at any moment leaves the old file or the new one, whole."""
         arrays = dict(zip(_names(state), map(_frozen, jax.tree.leaves(state)), strict=True))
         with replacing(self.path) as file:
-            np.savez(file, allow_pickle=False, format=FORMAT, fingerprint=self.fingerprint, **arrays)
+            lines = np.array([f"{name} {digest}" for name, digest in self.fingerprints.items()])
+            about = {"format": FORMAT, "fingerprint": lines, "jax": jax.__version__}
+            np.savez(file, allow_pickle=False, **about, **arrays)
         self.saved_at = time.monotonic()
 
     @property
     def due(self) -> bool:
         """Whether it is time to save again."""
         return time.monotonic() - self.saved_at >= SAVE_SECONDS
+
+
+def functions(problem: Problem, x: Any, xi: Any) -> dict[str, str]:
+    """What loss and constraints compute for points and samples of these shapes, with their derivatives."""
+    return {
+        "loss": computation(lambda x, xi: jax.value_and_grad(problem.loss)(x, xi), x, xi),
+        "constraints": computation(lambda x, xi: value_and_jacobian(lambda y: problem.constraints(y, xi), x), x, xi),
+    }
 
 
 def _names(state: Any) -> list[str]:

@@ -13,12 +13,13 @@ import numpy as np
 from ergodrift import check, loop, tree
 from ergodrift.algorithms import Algorithm
 from ergodrift.average import Average
-from ergodrift.checkpoint import Checkpoint
+from ergodrift.checkpoint import Checkpoint, functions
 from ergodrift.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.progress import Progress
 from ergodrift.result import Result, Setting
 from ergodrift.sampler import BLOCK
+from ergodrift.signature import computation
 from ergodrift.source import Source, level_keys, path_keys, seed_keys
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
@@ -62,7 +63,9 @@ def run(
         levels: (seeds, rounds) MLMC levels to replay; drawn on the fly unless given. Once they are used up the point
             is held.
         checkpoint: a file to keep the state of the run in. Called again with the same arguments, the run goes on from
-            there, to the same numbers; after Ctrl-C or a crash at most ten seconds are done again.
+            there, to the same numbers; after Ctrl-C or a crash at most ten seconds are done again. Other arguments are
+            refused by name, functions too: loss and constraints are compared by what they compute, with all that they
+            capture, so that writing them again, elsewhere or with other names, changes nothing.
         average: how the points are weighed in x̄: "uniform" (as in the paper), ("polynomial", k) with weights t^k, or
             "suffix" for the latter half (see `Average`). What the algorithm recommends unless given.
 
@@ -141,7 +144,7 @@ def _drive(
         return loop.advance(setup, *place, jnp.int32(num_samples), jax.default_backend())[1]
     saved = None
     if checkpoint is not None:
-        saved = Checkpoint(checkpoint, name, setup, carry, num_samples)
+        saved = Checkpoint(checkpoint, **_identity(name, setup, carry, num_samples))
         place = saved.restore(place)
     devices = _devices(len(seeds))
     advance = loop.advance_on(devices)
@@ -167,6 +170,22 @@ def _drive(
     if saved is not None:
         saved.save(place)
     return place[1]
+
+
+def _identity(name: str, setup: loop.Setup, carry: loop.Carry, num_samples: int) -> dict[str, Any]:
+    """What a checkpoint must have been made with, by name. Functions are compared by what they compute."""
+    first, indices = jax.tree.map(lambda leaf: leaf[0], (carry.state, carry.indices))
+    xi = jax.eval_shape(lambda: setup.stream.xi(setup.stream.at(indices, 0)))
+    heard = jax.eval_shape(lambda: loop.feedback_at(setup, first.x, indices, 0))
+    step = computation(lambda method, *told: method.step(*told), setup.method, first, heard)
+    return {
+        **functions(setup.problem, first.x, xi),
+        "domain": setup.problem.geometry,
+        "algorithm": (name, type(setup.problem).__name__, setup.method, setup.average, step),
+        "data": setup.stream.data,
+        "seeds or x0": (setup.stream.sampler, carry),
+        "records": (setup.grid, num_samples),
+    }
 
 
 def _fault(name: str, setup: loop.Setup, place: Any, ahead: Any, seeds: Any) -> NonFiniteError:
