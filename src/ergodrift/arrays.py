@@ -19,8 +19,8 @@ def as_arrays(name: str, data: Any) -> Any:
 
     - A table (pandas, polars, pyarrow), or an array with named fields, becomes a dict of its columns, each of shape
       (rows,): a loss reads `xi["price"]`. For one matrix, pass `table.to_numpy()`. A pandas index is left out.
-    - A list of numbers, or of rows of them, becomes one array. Tuples and dicts are structure, as everywhere in JAX, and
-      so is a list of arrays.
+    - A list of numbers, or of rows of them, becomes one array. Tuples and dicts are structure, as everywhere in JAX,
+      and so is a list of arrays.
     - Series, tensors and whatever else NumPy understands become arrays. Half precision is widened to float32, which
       changes no number; arrays of JAX stay where they are.
     - Text, categories, dates, objects, missing and masked entries, sparse matrices and rows of unequal lengths are

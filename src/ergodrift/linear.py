@@ -106,7 +106,7 @@ class Factors(NamedTuple):
     loss: Any
 
 
-@tree.module("loss", "constraints", "link")
+@tree.module("loss", "constraints", "link", "fast_logarithms")
 class LinearModel(Problem):
     """Minimise E[mean_i link(a_i . x + b_i)] subject to E[c_k . x] <= l_k, x a vector of X.
 
@@ -118,6 +118,7 @@ class LinearModel(Problem):
             max(0, 1 - m); or a convex function of an array of margins, applied to each.
         geometry: the domain X.
         constraints: of (x, xi), with xi the `Rows` of a state; E[c_k . x] <= l_k unless given.
+        fast_logarithms: as in `Problem`.
 
     >>> import ergodrift as ed
     >>> rng = np.random.default_rng(0)
@@ -132,7 +133,12 @@ class LinearModel(Problem):
     link: Callable[[Any], Any]
 
     def __init__(
-        self, link: str | Callable[[Any], Any], geometry: Geometry, constraints: Callable[[Any, Any], Any] | None = None
+        self,
+        link: str | Callable[[Any], Any],
+        geometry: Geometry,
+        constraints: Callable[[Any, Any], Any] | None = None,
+        *,
+        fast_logarithms: bool = True,
     ) -> None:
         if not callable(link):
             link = LINKS[check.choice("link", link, tuple(LINKS))]
@@ -141,6 +147,7 @@ class LinearModel(Problem):
             "constraints": constraints or half_spaces,
             "geometry": geometry,
             "link": link,
+            "fast_logarithms": fast_logarithms,
         }.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
@@ -213,7 +220,7 @@ class LinearModel(Problem):
     @jax.jit
     def factored(self, x: Any, xi: Rows) -> Feedback:
         """The feedback with its `Factors`: for linear constraints, all that changes from visit to visit of a state."""
-        total, slopes = _over_rows(self.link, xi, xi.margins(x))
+        total, slopes = _over_rows(self.link, xi, xi.margins(x), self.fast_logarithms)
         feedback, each = self._assembled(x, xi, total, xi.features.gather(slopes, x)), slopes / xi.count
         tangent = jnp.sum(each * xi.features.margins(x))
         return feedback._replace(factors=Factors(xi.features, each, feedback.loss - tangent))
@@ -276,15 +283,15 @@ def _of_real_rows(link: Callable[[Any], Any], xi: Rows) -> Callable[[Any], Any]:
     return values
 
 
-def _over_rows(link: Callable[[Any], Any], xi: Rows, margins: Any) -> tuple[Any, Any]:
+def _over_rows(link: Callable[[Any], Any], xi: Rows, margins: Any, fast: bool) -> tuple[Any, Any]:
     """sum_i link(m_i) over a state's own rows, and link'(m_i) for each."""
     if not _is_ours(link):
-        return total_and_slopes(_of_real_rows(rewritten(link), xi), margins)
-    total, slopes = total_and_slopes(link, margins)
+        return total_and_slopes(_of_real_rows(rewritten(link) if fast else link, xi), margins)
+    total, slopes = total_and_slopes(link, margins, log if fast else jnp.log)
     return total - _surplus(link, xi, margins), slopes
 
 
-def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any]:
+def total_and_slopes(link: Callable[[Any], Any], margins: Any, log: Callable[[Any], Any] = log) -> tuple[Any, Any]:
     """sum_i link(m_i), and link'(m_i) for each i."""
     if link is not LINKS["logistic"]:
         try:

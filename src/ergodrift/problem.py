@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from ergodrift.logarithm import rewritten
 from ergodrift.types import Feedback
 
 
-@tree.module("loss", "constraints")
+@tree.module("loss", "constraints", "fast_logarithms")
 class Problem:
     """Minimise E[loss(x, xi)] over x in X subject to E[constraints(x, xi)] <= 0 (Kim and Lee, section 2.3).
 
@@ -22,6 +23,8 @@ class Problem:
         loss: `loss(x, xi)`, a scalar, convex and differentiable in x.
         constraints: `constraints(x, xi)`, a vector of shape (n,), each entry convex and differentiable in x.
         geometry: the domain X with its mirror map.
+        fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
+            equal to rounding (`logarithm.rewritten`); False leaves the functions as they are.
 
     >>> import jax.numpy as jnp
     >>> from ergodrift import Ball
@@ -33,6 +36,7 @@ class Problem:
     loss: Callable[[Any, Any], Any]
     constraints: Callable[[Any, Any], Any]
     geometry: Geometry
+    fast_logarithms: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("loss", "constraints"):
@@ -48,8 +52,11 @@ class Problem:
 
     @jax.jit
     def _feedback(self, x: Any, xi: Any) -> Feedback:
-        loss, loss_grad = jax.value_and_grad(rewritten(self.loss))(x, xi)
-        constraints, constraint_jac = value_and_jacobian(lambda y: rewritten(self.constraints)(y, xi), x)
+        f, g = self.loss, self.constraints
+        if self.fast_logarithms:
+            f, g = rewritten(f), rewritten(g)
+        loss, loss_grad = jax.value_and_grad(f)(x, xi)
+        constraints, constraint_jac = value_and_jacobian(lambda y: g(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
 
     def rows(self, xi: Any) -> int | None:

@@ -248,8 +248,8 @@ class SeriesSource(_Rows):
     """A recorded series, read once and in order; all seeds see the same samples.
 
     Args:
-        data: arrays with time along their leading axis: one, or a tuple or dict of them, or any other pytree. A table of
-            pandas, polars or pyarrow becomes a dict of its columns, so that a loss reads `xi["price"]`; nested lists,
+        data: arrays with time along their leading axis: one, or a tuple or dict of them, or any other pytree. A table
+            (pandas, polars, pyarrow) becomes a dict of its columns, so that a loss reads `xi["price"]`; nested lists,
             series and tensors become arrays. What is no number is refused by name (see `arrays.as_arrays`).
 
     >>> SeriesSource(np.arange(100.0)).length
