@@ -5,7 +5,7 @@ No library is imported for it: a table has columns, a tensor can be detached, a 
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from typing import Any, NoReturn
 
 import jax
@@ -29,9 +29,9 @@ def as_arrays(name: str, data: Any) -> Any:
     >>> as_arrays("data", {"price": [1.5, 2.0], "sold": [True, False]})
     {'price': array([1.5, 2. ]), 'sold': array([ True, False])}
     """
-    data = jax.tree.map(_columns, data, is_leaf=_is_listing)
+    data = jax.tree.map(_columns, data, is_leaf=_is_whole)
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _array(f"{name}{jax.tree_util.keystr(path)}", leaf), data, is_leaf=_is_listing
+        lambda path, leaf: _array(f"{name}{jax.tree_util.keystr(path)}", leaf), data, is_leaf=_is_whole
     )
 
 
@@ -55,8 +55,11 @@ def _columns(value: Any) -> Any:
     return {column: value[column] for column in names}
 
 
-def _is_listing(value: Any) -> bool:
-    """Whether a list holds numbers, or rows of numbers, and no arrays. A tuple only where it holds numbers itself."""
+def _is_whole(value: Any) -> bool:
+    """Whether this is one array, though it has parts: a list of numbers, or of rows of numbers; a tuple only where it
+    holds numbers itself. (An iterator is none, and refused.)"""
+    if isinstance(value, Iterator):
+        return True
     if not isinstance(value, list) and not (type(value) is tuple and value and _is_single(value[0])):
         return False
     first = value
@@ -127,7 +130,12 @@ def _series(name: str, value: Any) -> np.ndarray:
 
 def _plain(name: str, value: Any) -> np.ndarray:
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
+        if isinstance(value, list | tuple) and array.dtype.kind == "f":  # NumPy's choice for whole numbers from 2^63 on
+            exact = np.array(value, dtype=object)
+            if exact.size and all(type(entry) is int for entry in exact.flat):
+                return exact.astype(np.uint64) if 0 <= exact.min() and exact.max() < 2**64 else exact
+        return array
     except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(value, list) and isinstance(error, ValueError):
             raise ValueError(

@@ -295,10 +295,10 @@ def total_and_slopes(link: Callable[[Any], Any], margins: Any, log: Callable[[An
     """sum_i link(m_i), and link'(m_i) for each i."""
     if link is not LINKS["logistic"]:
         try:
-            values, slopes = jax.jvp(link, (margins,), (jnp.ones_like(margins),))
-        except TypeError:  # it has a reverse rule of its own, and no other
             values, vjp = jax.vjp(link, margins)
             (slopes,) = vjp(jnp.ones_like(values))
+        except ValueError:  # a loop whose length is found out on the way has no reverse
+            values, slopes = jax.jvp(link, (margins,), (jnp.ones_like(margins),))
         return jnp.sum(values), slopes
     decay, missed = jnp.exp(-jnp.abs(margins)), margins < 0
     slopes = -jnp.where(missed, 1, decay) / (1 + decay)

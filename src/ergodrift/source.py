@@ -74,6 +74,10 @@ class Source(abc.ABC):
     def stream(self, replay: bool = False) -> Stream:
         """The device side; with `replay`, indices come from paths that are passed in."""
 
+    def sampler(self) -> Any:
+        """What draws the indices."""
+        return self.stream().sampler
+
     def samples_in(self, paths: Any) -> int:
         """How many samples of each seed `paths` hold."""
         shape = np.shape(paths)
@@ -116,7 +120,7 @@ class Source(abc.ABC):
     def paths(self, seeds: Any, num_samples: int) -> Any:
         """The indices that `run` draws for these seeds, (seeds, num_samples), for replay or for a look."""
         num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=self.length or 2**31 - 1)
-        sampler, starts = self.stream().sampler, jax.vmap(self.start)(path_keys(seed_keys(seeds)))
+        sampler, starts = self.sampler(), jax.vmap(self.start)(path_keys(seed_keys(seeds)))
         indices = jax.vmap(lambda start: draw(sampler, start, -(-num_samples // BLOCK)))(starts)
         return jax.tree.map(lambda leaf: leaf[:, :num_samples], indices)
 
@@ -126,10 +130,6 @@ class _Rows(Source):
 
     def __init__(self, data: Any, weights: np.ndarray) -> None:
         self.data, self.weights = data, weights
-
-    @abc.abstractmethod
-    def sampler(self) -> Any:
-        """What draws the row numbers."""
 
     @property
     def length(self) -> int | None:
@@ -292,6 +292,9 @@ class Zip(Source):
     def length(self) -> int | None:
         lengths = [part.length for part in (self.losses, self.constraints) if part.length is not None]
         return min(lengths, default=None)
+
+    def sampler(self) -> Any:
+        return Side((self.losses.sampler(), self.constraints.sampler()))
 
     def stream(self, replay: bool = False) -> Stream:
         parts = [self.losses.stream(replay), self.constraints.stream(replay)]
