@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
-    "xla", "files", "tree", "types", "check", "arrays", "signature", "geometry", "logarithm", "problem", "linear", "sampler", "chain",
+    "xla", "files", "tree", "types", "check", "arrays", "signature", "geometry", "logarithm", "problem",
+    "linear", "sampler", "chain",
     "source", "expectation", "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average",
     "algorithms", "auto", "region", "reference", "hindsight", "feasibility", "theory", "kernel", "loop", "progress",
     "checkpoint", "result", "run", "metrics", "distributed", "problems", "experiments", "report", "cli",

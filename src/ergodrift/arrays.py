@@ -134,7 +134,7 @@ def _plain(name: str, value: Any) -> np.ndarray:
         if isinstance(value, list | tuple) and array.dtype.kind == "f":  # NumPy's choice for whole numbers from 2^63 on
             exact = np.array(value, dtype=object)
             if exact.size and all(type(entry) is int for entry in exact.flat):
-                return exact.astype(np.uint64) if 0 <= exact.min() and exact.max() < 2**64 else exact
+                return exact.astype(np.uint64) if exact.min() >= 0 and exact.max() < 2**64 else exact
         return array
     except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(value, list) and isinstance(error, ValueError):

@@ -97,10 +97,14 @@ class Checkpoint:
 
 def functions(problem: Problem, x: Any, xi: Any) -> dict[str, str]:
     """What loss and constraints compute for points and samples of these shapes, with their derivatives."""
-    return {
-        "loss": computation(lambda x, xi: jax.value_and_grad(problem.loss)(x, xi), x, xi),
-        "constraints": computation(lambda x, xi: value_and_jacobian(lambda y: problem.constraints(y, xi), x), x, xi),
-    }
+
+    def loss(x: Any, xi: Any) -> Any:  # as a vector of one: then it need not have a reverse
+        return value_and_jacobian(lambda y: jnp.reshape(problem.loss(y, xi), 1), x)
+
+    def constraints(x: Any, xi: Any) -> Any:
+        return value_and_jacobian(lambda y: problem.constraints(y, xi), x)
+
+    return {"loss": computation(loss, x, xi), "constraints": computation(constraints, x, xi)}
 
 
 def _names(state: Any) -> list[str]:

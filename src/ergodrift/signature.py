@@ -139,8 +139,10 @@ class _Writer:
             cells = [_content(cell) for cell in value.__closure__ or ()]
             found = {name: value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__}
             return self.within(value, [value.__code__, value.__defaults__, value.__kwdefaults__, cells, found])
-        inner = getattr(value, "__wrapped__", None)
-        return self.within(value, [inner]) if inner is not None else self.thing(value)
+        if hasattr(value, "__wrapped__"):  # as by jax.jit, or by jax.custom_jvp with a rule
+            rules = [getattr(value, name, None) for name in ("jvp", "fwd", "bwd")]
+            return self.within(value, [value.__wrapped__, rules])
+        return self.thing(value)
 
     def within(self, whole: Any, parts: Any) -> _Writer:
         """The parts of something that may be among its own parts, as a function that calls itself is."""

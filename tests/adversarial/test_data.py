@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import subprocess
 import sys
 
 import jax
@@ -180,7 +181,9 @@ def test_what_is_no_number_is_refused_by_name_when_a_source_is_made(case):
 
 PRICE = ed.Problem(lambda x, xi: jnp.sum((x - xi["price"]) ** 2), lambda x, xi: x - xi["cap"], ed.Ball(5.0))
 RNG = np.random.default_rng(0)
-TABLE = pd.DataFrame({"price": RNG.normal(size=300), "cap": RNG.uniform(0.1, 1.0, size=300), "sold": RNG.integers(9, size=300)})  # fmt: skip
+TABLE = pd.DataFrame({
+    "price": RNG.normal(size=300), "cap": RNG.uniform(0.1, 1.0, size=300), "sold": RNG.integers(9, size=300)
+})  # fmt: skip
 COLUMNS = {name: TABLE[name].to_numpy() for name in TABLE}
 
 
@@ -202,8 +205,6 @@ def test_a_table_goes_all_the_way(table):
 
 
 def test_no_library_is_imported_for_it():
-    import subprocess
-
     code = (
         "import sys, numpy as np, ergodrift as ed\n"
         "ed.SeriesSource({'a': [1.0, 2.0], 'b': np.ones(2)})\n"
@@ -261,9 +262,9 @@ def test_numbers_that_wrap_are_refused_wherever_they_come_in():
         whole = MILLION.feedback(state.x, {"t": np.int64(3)})
         with pytest.raises(ValueError, match=r"feedback.*\.loss holds 1700000000000, too large"):
             method.step(state, whole._replace(loss=late))
-        with pytest.raises(ValueError, match="levels must be below 2\\^31, got 4294967297"):
+        with pytest.raises(ValueError, match=r"levels must be below 2\^31, got 4294967297"):
             ed.run(ed.mdpp(cap=4), MILLION, ed.IIDSource({"t": np.ones(4)}), x0=x0, num_samples=9, levels=[2**32 + 1])
-        with pytest.raises(ValueError, match="levels must be .* from 1 to 2\\^31 - 1"):
+        with pytest.raises(ValueError, match=r"levels must be .* from 1 to 2\^31 - 1"):
             ed.mdpp(cap=4).bind(MILLION).init(x0, 1, np.array([2**32 + 1]))
         with pytest.raises(ValueError, match="paths must hold states between 0 and 3, got 4294967296 to"):
             ed.run(ed.dpp(), MILLION, ed.IIDSource({"t": np.ones(4)}), x0=x0, paths=np.array([2**32, 2**32 + 1]))
@@ -335,8 +336,8 @@ def test_a_path_longer_than_a_series_is_replayed_to_its_end():
         ed.run(ed.dpp(), problem, ed.SeriesSource(series), x0=np.zeros(1), paths=path, num_samples=300)
     with pytest.raises(ValueError, match="paths must hold states between 0 and 299, got 0 to 300"):
         ed.run(ed.dpp(), problem, ed.SeriesSource(series), x0=np.zeros(1), paths=np.arange(301))
+    pair = ed.Zip(ed.SeriesSource(series), ed.SeriesSource(series))
     with pytest.raises(ValueError, match="paths of a Zip must be equally long, got 5 and 4"):
-        pair = ed.Zip(ed.SeriesSource(series), ed.SeriesSource(series))
         ed.run(ed.dpp(), problem, pair, x0=np.zeros(1), paths=(np.arange(5), np.arange(4)))
     for nothing in ([], np.zeros((1, 0), int), 3):
         with pytest.raises(ValueError, match="paths must hold indices"):
