@@ -192,18 +192,20 @@ def test_a_link_may_be_infinite_at_0(link, offsets, sparse, kind):
     model = ed.LinearModel(link, ed.Ball(3.0))
     parts: Any = [sp.csr_array(part) for part in features] if sparse else features
     data = model.data(parts, offsets=added, normals=np.ones((3, 1, 3)), limits=[9.0])
-    x, near = np.array([0.5, 0.2, 0.9]), {"rtol": 1e-12 if kind == np.float64 else 2e-5}
+    x, small = np.array([0.5, 0.2, 0.9]), 1e-12 if kind == np.float64 else 2e-5
     for state in range(3):
         margins = features[state] @ x + (added[state] if added else 0)
         xi = jax.tree.map(lambda leaf: leaf.astype(kind) if leaf.dtype == float else leaf, row(data, state))
         plainly = Problem(model.loss, model.constraints, model.geometry)
         fused = model.factored(jnp.asarray(x, kind), xi)
         for feedback in (model.feedback(jnp.asarray(x, kind), xi), plainly.feedback(jnp.asarray(x, kind), xi), fused):
-            np.testing.assert_allclose(feedback.loss, plain(margins).mean(), **near)
-            np.testing.assert_allclose(feedback.loss_grad, features[state].T @ slope(margins) / len(margins), **near)
+            np.testing.assert_allclose(feedback.loss, plain(margins).mean(), rtol=small)
+            np.testing.assert_allclose(
+                feedback.loss_grad, features[state].T @ slope(margins) / len(margins), rtol=small
+            )
         assert np.isfinite(fused.factors.slopes).all()
         tangent = plain(margins).mean() - (slope(margins) * (features[state] @ x)).mean()
-        np.testing.assert_allclose(fused.factors.loss, tangent, **(near | {"atol": 1e-5 * (kind == np.float32)}))
+        np.testing.assert_allclose(fused.factors.loss, tangent, rtol=small, atol=small)
 
 
 def test_a_run_with_a_link_that_is_infinite_at_0_finds_the_reference():

@@ -91,7 +91,7 @@ def test_names_do_not_count_but_types_do():
         z = jnp.sum(y * 2)
         return z - 1
 
-    assert computation(loss, X) == computation(something_else, X) == computation(jax.jit(loss).__wrapped__, X)
+    assert computation(loss, X) == computation(something_else, X)
     assert computation(loss, X) != computation(loss, X.astype(jnp.float32))
     assert computation(loss, X) != computation(loss, X[:2])
     assert computation(loss, X) == computation(loss, jax.ShapeDtypeStruct(X.shape, X.dtype))

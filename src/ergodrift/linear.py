@@ -203,7 +203,7 @@ class LinearModel(Problem):
         )
 
     @jax.jit
-    def feedback(self, x: Any, xi: Rows) -> Feedback:
+    def _feedback(self, x: Any, xi: Rows) -> Feedback:
         """What `Problem.feedback` gives, in one pass over the rows."""
 
         def in_lanes(x: Any, xi: Rows) -> Feedback:
@@ -230,7 +230,7 @@ class LinearModel(Problem):
         loss, loss_grad = total / xi.count, gathered / xi.count
         if self.constraints is half_spaces:
             return Feedback(loss, loss_grad, half_spaces(x, xi), xi.normals)
-        plain = Problem.feedback(self, x, xi)  # what is not used of it is not computed
+        plain = Problem._feedback(self, x, xi)  # what is not used of it is not computed
         return Feedback(loss, loss_grad, plain.constraints, plain.constraint_jac)
 
     def rows(self, xi: Rows) -> int | None:

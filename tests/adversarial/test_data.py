@@ -90,7 +90,7 @@ def wrappings(table):
     yield "swapped", {name: column.astype(column.dtype.newbyteorder()) for name, column in simple.items()}
     yield "strided", {name: np.repeat(column, 2)[::2] for name, column in simple.items()}
     yield "tensor", {name: Tensor(column, half=table[name].dtype != column.dtype) for name, column in simple.items()}
-    yield "fields", np.rec.fromarrays(list(simple.values()), names=list(simple))
+    yield "fields", np.rec.fromarrays(list(simple.values()), names=",".join(simple))  # type: ignore[arg-type]
     whole = {"Int64": np.int64, "UInt64": np.uint64, "Int8": np.int8, "Float64": np.float64, "boolean": np.bool_}
     names = {np.dtype(kind): name for name, kind in whole.items()}
     yield "nullable", pd.DataFrame({n: pd.Series(c, dtype=names.get(c.dtype)) for n, c in simple.items()})
