@@ -28,6 +28,7 @@ from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
 pytestmark = pytest.mark.slow
 
 EDPP = ed.edpp(4.0)
+walks = sys.modules["ergodrift.distributed.walk"]  # the package exports the function under the same name
 
 
 def walk(network, **options):
@@ -440,9 +441,43 @@ def test_checkpoints_that_are_damaged_or_of_another_walk_are_refused(network, tm
     np.savez(file, **{**arrays, "state[3]": arrays["state[3]"][:-1]})
     with pytest.raises(ValueError, match=r"cannot be used: state\[3\] is int64 of shape \(5, 3\), not .* \(6, 3\)"):
         walk(network, checkpoint=file)
-    np.savez(file, format=np.array("ergodrift run v2", object), allow_pickle=True)
+    np.savez(file, format=np.array("ergodrift run v3", object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"cannot be used: Object arrays cannot be loaded"):
         walk(network, checkpoint=file)
+
+
+def limited(limit, factor=1.0):
+    """Written anew at every call."""
+    return ed.Problem(
+        lambda x, xi: factor * PROBLEM.loss(x, xi), lambda x, xi: PROBLEM.constraints(x, xi) - limit, ed.Ball(1.5)
+    )
+
+
+@pytest.mark.parametrize("local_rounds", [1, 2])
+def test_a_checkpoint_of_a_walk_refuses_functions_that_changed(network, tmp_path, local_rounds):
+    def go(problem, **options):
+        given = {"x0": ZERO, "num_samples": 20, "record": 1, "local_rounds": local_rounds} | options
+        return dd.walk(problem, GRAPH, network, EDPP, checkpoint=tmp_path / "walk.npz", **given)
+
+    first = go(limited(0.5))
+    assert same(first.result, go(limited(0.5)).result)
+    for other, named in [
+        (limited(0.1), "constraints"),
+        (limited(0.5, factor=2.0), "loss"),
+        (ed.Problem(PROBLEM.loss, limited(0.5).constraints, ed.Ball(1.6)), "loss and domain and algorithm"),
+    ]:
+        with pytest.raises(ValueError, match=f"belongs to a run with other arguments: changed {named};"):
+            go(other)
+    with pytest.raises(ValueError, match="changed tokens, paths or x0;"):
+        go(limited(0.5), x0=ZERO + 0.1)
+
+
+def test_functions_of_agents_that_keep_shapes_private_are_told_by_their_code():
+    told = [{"loss": "a", "constraints": "b"}, {}]
+    one, again, other = (walks._functions(limited(limit), told) for limit in (0.5, 0.5, 0.1))
+    assert one == again
+    assert one["loss"] == other["loss"]
+    assert one["constraints"] != other["constraints"]
 
 
 def test_a_gradient_that_is_not_finite_never_enters_a_window(faulty):

@@ -144,7 +144,7 @@ def test_the_table_stands_beside_the_papers(results):
     rows = {row["algorithm"]: row for row in table(results)}
     assert rows["EDPP-T"]["paper"] == PAPER_TABLE["EDPP-T"] == 0.2042
     assert rows["ADPP"]["paper"] is None
-    finals = results["algorithms"]["PD"]["final"]["infeasibility_1"]
+    finals = results["algorithms"]["PD"]["final"]["infeasibility_0"]
     assert rows["PD"]["mean"] == pytest.approx(np.mean(finals))
 
 

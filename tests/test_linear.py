@@ -157,3 +157,86 @@ def test_wrong_tables_are_refused(change, message):
 def test_an_unknown_link_is_refused():
     with pytest.raises(ValueError, match="link must be one of 'logistic', 'hinge', 'squared', got 'probit'"):
         ed.LinearModel("probit", ed.Ball(1.0))
+
+
+# Links that are not finite at 0, where the rows that fill states up have their margins.
+
+
+@jax.custom_vjp
+def barrier(margins):
+    return -jnp.log(margins)
+
+
+barrier.defvjp(lambda margins: (barrier(margins), margins), lambda margins, out: (-out / margins,))
+
+STEEP = {
+    "log": (lambda m: -jnp.log(m), lambda m: -np.log(m), lambda m: -1 / m),
+    "reciprocal": (lambda m: 1 / m, lambda m: 1 / m, lambda m: -1 / m**2),
+    "root": (lambda m: -jnp.sqrt(m), lambda m: -np.sqrt(m), lambda m: -0.5 / np.sqrt(m)),
+    "power": (lambda m: m**-1.5, lambda m: m**-1.5, lambda m: -1.5 * m**-2.5),
+    "entropy": (lambda m: m * jnp.log(m), lambda m: m * np.log(m), lambda m: np.log(m) + 1),
+    "a rule of its own": (barrier, lambda m: -np.log(m), lambda m: -1 / m),
+}
+
+
+@pytest.mark.parametrize(
+    ("sparse", "offsets", "kind"),
+    [(False, False, np.float64), (True, True, np.float32)],
+    ids=["dense, float64", "sparse with offsets, float32"],
+)
+@pytest.mark.parametrize("link", STEEP)
+def test_a_link_may_be_infinite_at_0(link, offsets, sparse, kind):
+    link, plain, slope = STEEP[link]
+    features = [RNG.uniform(0.5, 1.5, size=(n, 3)) for n in COUNTS]
+    added = [RNG.uniform(0.1, 0.2, size=n) for n in COUNTS] if offsets else None
+    model = ed.LinearModel(link, ed.Ball(3.0))
+    parts: Any = [sp.csr_array(part) for part in features] if sparse else features
+    data = model.data(parts, offsets=added, normals=np.ones((3, 1, 3)), limits=[9.0])
+    x, small = np.array([0.5, 0.2, 0.9]), 1e-12 if kind == np.float64 else 2e-5
+    for state in range(3):
+        margins = features[state] @ x + (added[state] if added else 0)
+        xi = jax.tree.map(lambda leaf: leaf.astype(kind) if leaf.dtype == float else leaf, row(data, state))
+        plainly = Problem(model.loss, model.constraints, model.geometry)
+        fused = model.factored(jnp.asarray(x, kind), xi)
+        for feedback in (model.feedback(jnp.asarray(x, kind), xi), plainly.feedback(jnp.asarray(x, kind), xi), fused):
+            np.testing.assert_allclose(feedback.loss, plain(margins).mean(), rtol=small)
+            np.testing.assert_allclose(
+                feedback.loss_grad, features[state].T @ slope(margins) / len(margins), rtol=small
+            )
+        assert np.isfinite(fused.factors.slopes).all()
+        tangent = plain(margins).mean() - (slope(margins) * (features[state] @ x)).mean()
+        np.testing.assert_allclose(fused.factors.loss, tangent, rtol=small, atol=small)
+
+
+def test_a_run_with_a_link_that_is_infinite_at_0_finds_the_reference():
+    """Log-optimal portfolios: maximise E[log(returns . x)] on a simplex; states differ in their number of days."""
+    returns = [1 + 0.3 * RNG.normal(size=(n, 3)).clip(-2, 2) for n in COUNTS]
+    model = ed.LinearModel(lambda m: -jnp.log(m), ed.Simplex())
+    source = ed.MarkovSource(CHAIN, model.data(returns, normals=np.tile([[1.0, 0.0, 0.0]], (3, 1, 1)), limits=[0.4]))
+    reference = ed.solve_reference(model, source, np.full(3, 1 / 3))
+    for algorithm in (ed.edpp(4.0), ed.rdpp()):
+        found = ed.run(algorithm, model, source, x0=np.full(3, 1 / 3), num_samples=20_000, record=1)
+        quality = ed.metrics.evaluate(found, model, source, reference)
+        assert abs(float(quality.lagrangian_gap[0, -1])) < 1e-3
+
+
+def test_fast_logarithms_can_be_turned_off():
+    for link in ("logistic", lambda m: jnp.log1p(jnp.exp(-m))):
+        fast, plain = (ed.LinearModel(link, ed.Ball(3.0), fast_logarithms=on) for on in (True, False))
+        xi = row(fast.data(FEATURES, LABELS, normals=NORMALS, limits=[0.3, 0.2]), 0)
+        x = jnp.asarray([0.4, 0.1, -0.7, 1.1])
+        texts = [str(jax.make_jaxpr(model.factored)(x, xi)) for model in (fast, plain)]
+        assert ["bitcast_convert_type" in text for text in texts] == [True, False]
+        np.testing.assert_allclose(fast.feedback(x, xi).loss, plain.feedback(x, xi).loss, rtol=1e-14)
+
+
+def test_a_link_may_be_a_loop():
+    """Its length is found out on the way: it can be differentiated forwards only."""
+
+    def reciprocal(margins):
+        return jax.lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] / margins), (0, margins))[1]
+
+    margins = jnp.asarray(RNG.uniform(1, 2, size=40))
+    total, slopes = total_and_slopes(reciprocal, margins)
+    np.testing.assert_allclose(total, jnp.sum(1 / margins), rtol=1e-14)
+    np.testing.assert_allclose(slopes, -1 / margins**2, rtol=1e-14)

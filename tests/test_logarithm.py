@@ -189,3 +189,82 @@ def test_the_gradient_of_softplus_takes_one_exponential():
         return str(compiled.as_text()).count(" exponential(")
 
     assert count(rewritten(jax.nn.softplus)) == 1 < count(jax.nn.softplus)
+
+
+def renamed_logaddexp():
+    """JAX's own function and rule under other names: told by what they do."""
+
+    @jax.custom_jvp
+    def both(a, b):
+        top, gap = jax.lax.max(a, b), jax.lax.sub(a, b)
+        unknown, total = jax.lax.ne(gap, gap), jax.lax.add(a, b)
+        decay = jax.lax.exp(jax.lax.neg(jax.lax.abs(gap)))
+        return jax.lax.select(unknown, total, jax.lax.add(top, jax.lax.log1p(decay)))
+
+    return both
+
+
+def steps(function, *arguments):
+    """The primitives of a function, in functions inside as well."""
+
+    def of(jaxpr):
+        for equation in jaxpr.eqns:
+            yield equation.primitive.name
+            for value in equation.params.values():
+                if hasattr(value, "jaxpr"):
+                    yield from of(value.jaxpr)
+
+    return set(of(jax.make_jaxpr(function)(*arguments).jaxpr))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jaxs_logaddexp_is_told_by_what_it_computes(kind):
+    x = jnp.ones(3, kind)
+    for function in (
+        lambda x: jnp.logaddexp(x, 0.0),
+        lambda x: jnp.logaddexp(0.0, x),
+        lambda x: jnp.logaddexp(x, x[0]),
+        lambda x: jnp.logaddexp(x, x[:, None]),
+        jax.vmap(lambda x: jnp.logaddexp(x, 1.0)),
+        jax.nn.softplus,
+        jax.nn.log_sigmoid,
+    ):
+        assert "log1p" in steps(function, x)
+        assert "log1p" not in steps(rewritten(function), x)
+    both = renamed_logaddexp()
+    both.defjvp(lambda primals, tangents: (both(*primals), tangents[0] * 2))  # the same values, another derivative
+    assert jax.grad(lambda x: rewritten(lambda x: both(x, x).sum())(x))(x).tolist() == [2, 2, 2]
+
+
+def test_an_accuracy_that_is_asked_for_is_kept():
+    import inspect
+
+    if "accuracy" not in inspect.signature(jax.lax.log).parameters:
+        pytest.skip("this JAX has no accuracies")
+    wanted = rewritten(lambda x: jax.lax.log(x, accuracy=jax.lax.AccuracyMode.HIGHEST))
+    assert "log" in steps(wanted, jnp.ones(3))
+
+
+def test_fast_logarithms_can_be_turned_off_after_they_were_used():
+    """For a problem with the very same functions, which JAX has compiled already."""
+
+    def loss(x, xi):
+        return jnp.sum(jax.nn.softplus(x * xi) + jnp.log(2 + x))
+
+    def constraints(x, xi):
+        return jnp.log1p(x) - 0.5
+
+    fast = ed.Problem(loss, constraints, ed.Box(0.0, 1.0))
+    plain = ed.Problem(loss, constraints, ed.Box(0.0, 1.0), fast_logarithms=False)
+    x, xi = jnp.full(2, 0.4), jnp.ones(2)
+    for _ in range(2):
+        for problem, kept in ((fast, False), (plain, True)):
+            used = steps(problem.feedback, x, xi)
+            assert ("log" in used, "log1p" in used, "bitcast_convert_type" in used) == (kept, kept, not kept)
+            compiled = jax.jit(problem.feedback).lower(x, xi).as_text()
+            assert ("bitcast_convert" in compiled) == (not kept)
+    found = [problem.feedback(x, xi) for problem in (fast, plain)]
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-14), *found)
+    source = ed.IIDSource(np.ones((1, 2)))
+    runs = [ed.run(ed.dpp(), problem, source, x0=x, num_samples=50).solution for problem in (fast, plain)]
+    np.testing.assert_allclose(*runs, rtol=1e-12)

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -11,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ergodrift"
 
 ORDER = [
-    "interrupt", "xla", "files", "saved", "precision", "compiled", "tree", "types", "check", "geometry", "logarithm",
-    "problem", "linear", "sampler", "stationary", "mixing", "chain", "source", "expectation", "trust", "estimator",
-    "schedule", "learned", "memory", "windows", "method", "average", "algorithms", "auto", "region", "reference",
-    "hindsight", "feasibility", "theory", "kernel", "loop", "progress", "checkpoint", "result", "run", "metrics",
-    "distributed", "problems", "experiments", "report", "cli",
+    "interrupt", "xla", "files", "saved", "precision", "compiled", "tree", "types", "check", "arrays", "signature",
+    "geometry", "logarithm", "problem", "linear", "sampler", "stationary", "mixing", "chain", "source", "expectation",
+    "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average", "algorithms", "auto",
+    "region", "reference", "hindsight", "feasibility", "theory", "kernel", "loop", "progress", "checkpoint", "result",
+    "run", "metrics", "distributed", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 
@@ -103,3 +104,20 @@ def test_importing_sets_xla_flags_before_xla_starts_and_leaves_the_users_alone()
     assert run(XLA_FLAGS="") == "True"
     assert run(XLA_FLAGS="--xla_force_host_platform_device_count=2") == "True"
     assert run(XLA_FLAGS="--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=16") == "False"
+
+
+def test_dir_lists_all_names_before_they_are_asked_for():
+    code = "import ergodrift as ed; print(sorted(set(ed.__all__) - set(dir(ed))))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+    import ergodrift
+
+    assert all(hasattr(ergodrift, name) for name in dir(ergodrift))
+
+
+def test_constraints_are_counted_from_0():
+    """Wherever one is named by a number: none is named by its number and one."""
+    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.html")]:
+        text = path.read_text()
+        assert not re.search(r"constraint \{\w+ \+ 1", text), path
+        assert not re.search(r"(infeasibility|violation)_2", text), path

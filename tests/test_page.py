@@ -14,8 +14,8 @@ from ergodrift.report.page import page
 from ergodrift.theory import theorem3
 
 NAMES = ("PD", "PD2", "DPP-T", "DPP-t", "EDPP-T", "EDPP-t", "MDPP", "ADPP")
-POINT_METRICS = ("gap", "infeasibility_1", "infeasibility_2", "lagrangian_gap")
-SUMS = ("regret", "violation_1", "violation_2")
+POINT_METRICS = ("gap", "infeasibility_0", "infeasibility_1", "lagrangian_gap")
+SUMS = ("regret", "violation_0", "violation_1")
 SAMPLES = [10, 50, 200, 1000, 5000, 10_000, 20_000, 30_000, 40_000]
 SEEDS = 3
 ATTACK = "</script><script>document.title = 'broken'</script> {{claims}} & <b>bold</b>"
@@ -103,7 +103,7 @@ def test_rates_pass_through_where_edpp_ends_and_leave_the_last_point_alone():
     assert set(rates) == {*POINT_METRICS, *SUMS}
     tau = results["config"]["tau_mix"]
     assert sum(count < tau for count in SAMPLES) == 3
-    for metric in ("lagrangian_gap", "infeasibility_1", "violation_2", "regret"):
+    for metric in ("lagrangian_gap", "infeasibility_0", "violation_1", "regret"):
         rate = theorem3()["gap" if metric == "lagrangian_gap" else metric.split("_")[0]]
         end = abs(results["algorithms"]["EDPP-t"]["summary"][metric]["mean"][-1])
         by_hand = [end * rate(count, tau) / rate(SAMPLES[-1], tau) for count in SAMPLES[3:]]
@@ -282,7 +282,7 @@ def test_each_metric_shows_the_means_of_the_results(report, metric, point):
 
 def test_the_zero_line_is_where_zero_is(report):
     """With the heights of two means, which are known, the place of zero follows."""
-    for metric in ("gap", "infeasibility_1", "regret"):
+    for metric in ("gap", "infeasibility_0", "regret"):
         report.choose(metric)
         means = final_means(metric)
         (a, b), (p, q) = (means["PD"], means["PD2"]), (report.heights("PD")[-1], report.heights("PD2")[-1])

@@ -174,3 +174,83 @@ def test_check_asks_the_domain():
 def test_a_problem_of_the_wrong_parts_is_refused(parts, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         ed.Problem(*parts)
+
+
+# Functions with rules of their own, or without one of the two ways to differentiate.
+
+
+@jax.custom_vjp
+def doubled(x):
+    return 2 * x
+
+
+doubled.defvjp(lambda x: (doubled(x), None), lambda _, out: (2 * out,))
+
+
+@jax.custom_jvp
+def tripled(x):
+    return 3 * x
+
+
+tripled.defjvp(lambda primals, tangents: (tripled(*primals), 3 * tangents[0]))
+
+
+@jax.custom_vjp
+def nested(x):
+    return doubled(x) * 2
+
+
+nested.defvjp(lambda x: (nested(x), None), lambda _, out: (4 * out,))
+
+
+def halving(x):
+    """x / 8 by a loop whose length is found out on the way: forward mode alone goes through it."""
+    return jax.lax.while_loop(lambda state: state[0] < 3, lambda state: (state[0] + 1, state[1] / 2), (0, x))[1]
+
+
+RULES = {
+    "custom_vjp": (doubled, 2.0),
+    "custom_jvp": (tripled, 3.0),
+    "nested": (nested, 4.0),
+    "both": (lambda x: doubled(tripled(x)), 6.0),
+    "checkpoint": (jax.checkpoint(lambda x: doubled(x) * 1.5), 3.0),
+    "jit": (jax.jit(lambda x: doubled(x)), 2.0),
+    "scan": (lambda x: jax.lax.scan(lambda total, _: (total + doubled(x), None), 0 * x, None, length=3)[0], 6.0),
+    "vmap": (lambda x: jax.vmap(doubled)(x), 2.0),
+    "cond": (lambda x: jax.lax.cond(x[0] > -9, doubled, tripled, x), 2.0),
+    "while": (halving, 0.125),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5], ids=["fewer", "as many", "more constraints than dimensions"])
+@pytest.mark.parametrize("rule", RULES)
+def test_constraints_may_have_rules_of_their_own(rule, count):
+    function, slope = RULES[rule]
+    matrix = np.random.default_rng(0).normal(size=(count, 2))
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: matrix @ function(x) - 1, ed.Ball(2.0))
+    x = jnp.array([0.3, -0.2])
+    feedback = problem.feedback(x, jnp.ones(2))
+    np.testing.assert_allclose(feedback.constraints, matrix @ (slope * x) - 1, rtol=1e-14)
+    np.testing.assert_allclose(feedback.constraint_jac, slope * matrix, rtol=1e-14)
+
+
+def test_a_run_and_its_reference_with_more_such_constraints_than_dimensions():
+    normals = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.0]])
+    own, plain = (
+        ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi, f=f: normals @ f(x) - 0.8, ed.Ball(2.0))
+        for f in (doubled, lambda x: 2 * x)
+    )
+    source = ed.IIDSource(np.array([[1.0, 0.5], [0.5, 1.0]]))
+    runs = [ed.run(ed.dpp(), problem, source, x0=np.zeros(2), num_samples=300) for problem in (own, plain)]
+    np.testing.assert_allclose(runs[0].solution, runs[1].solution, rtol=1e-12)
+    references = [ed.solve_reference(problem, source, np.zeros(2)).x for problem in (own, plain)]
+    np.testing.assert_allclose(*references, atol=1e-7)
+
+
+def test_where_neither_way_goes_the_first_error_is_seen():
+    def neither(x):
+        return doubled(halving(x))
+
+    problem = ed.Problem(lambda x, xi: jnp.sum(x**2), lambda x, xi: jnp.ones((5, 2)) @ neither(x), ed.Ball(2.0))
+    with pytest.raises(TypeError, match="custom_vjp"):
+        problem.feedback(jnp.zeros(2), jnp.ones(2))

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import re
 import signal
@@ -351,3 +352,120 @@ def test_seeds_spread_over_two_devices_give_the_same_numbers_and_compile_once(tm
         said = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | LOUD).stderr
         assert said.count("Finished XLA compilation of jit(advance)") == 1
     np.testing.assert_array_equal(np.load(tmp_path / "1.npy"), np.load(tmp_path / "2.npy"))
+
+
+# A checkpoint answers for the problem it was made with, and for no other.
+
+
+def problem_with(limit=0.25, target=POINTS, slope=2.0):
+    """Written anew at every call: a limit in a closure, an array that is captured, a rule of its own."""
+
+    @jax.custom_vjp
+    def square(x):
+        return x**2
+
+    square.defvjp(lambda x: (square(x), x), lambda x, out: (slope * x * out,))
+    return ed.Problem(
+        lambda x, xi: jnp.sum(square(x - xi)) + 0 * jnp.sum(target * x), lambda x, xi: x[:1] - limit, ed.Ball(2.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"limit": 0.1}, "constraints"),
+        ({"target": POINTS + 1e-9}, "loss"),
+        ({"slope": 1.9}, "loss"),
+        ({"limit": 0.1, "slope": 1.9}, "loss and constraints"),
+    ],
+)
+def test_a_checkpoint_refuses_functions_that_changed(tmp_path, change, named):
+    path = tmp_path / "run.npz"
+    first = run(checkpoint=path, problem=problem_with())
+    again = run(checkpoint=path, problem=problem_with())  # other objects, the same functions
+    np.testing.assert_array_equal(first.solution, again.solution)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=rf"belongs to a run with other arguments: changed {named};"):
+        run(checkpoint=path, problem=problem_with(**change))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"source": ed.MarkovSource(CHAIN, POINTS + 1e-9)}, "data"),
+        ({"source": ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.3, 0.7]]), POINTS)}, "seeds or x0"),
+        ({"algorithm": ed.edpp(5.0)}, "algorithm"),
+        ({"average": "suffix"}, "algorithm"),
+        ({"seeds": [1]}, "seeds or x0"),
+        ({"num_samples": 101}, "records"),
+        ({"problem": ed.Problem(squares, halfspace, ed.Ball(2.5))}, "domain and algorithm"),
+    ],
+)
+def test_a_checkpoint_says_what_changed(tmp_path, change, named):
+    run(checkpoint=tmp_path / "run.npz")
+    with pytest.raises(ValueError, match=rf"belongs to a run with other arguments: changed {named}"):
+        run(checkpoint=tmp_path / "run.npz", **change)
+
+
+def test_a_checkpoint_refuses_a_schedule_that_changed(tmp_path):
+    def algorithm(factor):
+        class Mine:
+            def init(self, geometry, x, num_constraints):
+                return ()
+
+            def weights(self, state, t, sizes):
+                return state, ed.Weights(jnp.asarray(factor, float), jnp.asarray(t, float))
+
+        jax.tree_util.register_static(Mine)
+        return dataclasses.replace(ed.dpp(), schedule=Mine())
+
+    run(checkpoint=tmp_path / "run.npz", algorithm=algorithm(1.0))
+    with pytest.raises(ValueError, match="changed algorithm"):
+        run(checkpoint=tmp_path / "run.npz", algorithm=algorithm(2.0))
+
+
+AGAIN = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_enable_x64", True)
+import ergodrift as ed
+chain = ed.MarkovChain([[0.9, 0.1], [0.2, 0.8]])
+source = ed.MarkovSource(chain, np.array([[1.0, 0.0], [0.0, 1.0]]))
+LIMIT, table = float(sys.argv[2]), np.array([0.5, 0.25])
+def loss(x, xi):
+    return jnp.sum((x - xi) ** 2) + jnp.sum(jax.nn.softplus(x * table))
+def constraints(x, xi):
+    return jnp.stack([x[0] - LIMIT])
+result = ed.run(ed.edpp(4.0), ed.Problem(loss, constraints, ed.Ball(2.0)), source, x0=np.zeros(2), num_samples=50,
+                checkpoint=sys.argv[1])
+print(np.asarray(result.solution).tobytes().hex())
+"""
+
+
+def test_a_checkpoint_is_known_again_in_another_process(tmp_path):
+    renamed = "\n\n# lines moved\n" + AGAIN.replace("loss", "objective").replace("table", "weights")
+    answers = []
+    for number, (text, limit) in enumerate([(AGAIN, "0.25"), (renamed, "0.25"), (AGAIN, "0.1")]):
+        (tmp_path / "script.py").write_text(text)
+        env = {**os.environ, "PYTHONHASHSEED": str(number + 1)}
+        command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "run.npz"), limit]
+        answers.append(subprocess.run(command, capture_output=True, text=True, env=env))
+    assert answers[0].returncode == answers[1].returncode == 0, answers[1].stderr
+    assert answers[0].stdout == answers[1].stdout
+    assert answers[2].returncode == 1
+    assert "other arguments: changed constraints; use another file or delete it" in answers[2].stderr
+
+
+def test_a_checkpoint_of_an_earlier_format_is_refused_in_plain_words(tmp_path):
+    path = tmp_path / "run.npz"
+    run(checkpoint=path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{**arrays, "format": "ergodrift run v2", "fingerprint": "abc"})
+    with pytest.raises(ValueError, match="'ergodrift run v2', which did not note the functions of the problem"):
+        run(checkpoint=path)
+    np.savez(path, **{**arrays, "jax": "0.1"})
+    with pytest.raises(ValueError, match=r"changed constraints \(or look so to JAX .*, not 0.1\)"):
+        run(checkpoint=path, problem=ed.Problem(squares, lambda x, xi: x[:1] - 0.3, ed.Ball(2.0)))
+    run(checkpoint=path)  # the functions are traced alike, whatever did it

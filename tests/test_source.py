@@ -276,8 +276,11 @@ def test_paths_of_a_zip_must_be_a_pair(paths):
         SOURCES["series and chain"].check_paths(paths, 2, 10)
 
 
-def test_one_path_serves_all_seeds_and_is_cut_to_length():
+def test_one_path_serves_all_seeds_and_is_never_cut():
     path = np.random.default_rng(0).integers(0, 3, size=500)
+    with pytest.raises(ValueError, match="paths too long: 500 states a seed, but num_samples=100"):
+        SOURCES["chain"].check_paths(path, 2, 100)
+    path = path[:100]
     got = np.asarray(SOURCES["chain"].check_paths(path, 2, 100))
     assert got.shape == (2, 2 * BLOCK)
     np.testing.assert_array_equal(got[:, :100], np.tile(path[:100], (2, 1)))

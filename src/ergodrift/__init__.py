@@ -88,3 +88,8 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(importlib.import_module("ergodrift.trust"), name)
     raise AttributeError(f"module 'ergodrift' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All there is, also what has not been asked for yet."""
+    return sorted({*globals(), *__all__})

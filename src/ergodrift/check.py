@@ -9,6 +9,7 @@ import operator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ergodrift.tree import is_traced
@@ -65,9 +66,31 @@ def finite(name: str, tree: Any) -> None:
         if is_traced(leaf):
             continue
         array = np.asarray(leaf)
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+        if jnp.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
             raise ValueError(
                 f"{name}{jax.tree_util.keystr(path)} holds {array[where]} at index {where}; "
                 "clean or drop such entries before the run"
+            )
+
+
+def fits(name: str, tree: Any) -> None:
+    """No number of `tree` is too large for the precision that JAX has now: in 32-bit mode it would wrap in silence."""
+    if not any(isinstance(leaf, np.ndarray | np.generic) for leaf in jax.tree.leaves(tree)):
+        return  # all are JAX's own already; names, below, take their time
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not isinstance(leaf, np.ndarray | np.generic) or not leaf.size:
+            continue
+        kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        if kind == leaf.dtype or kind.kind not in "iuf":
+            continue
+        limits = jnp.finfo(kind) if kind.kind == "f" else jnp.iinfo(kind)
+        least, most = leaf.min(), leaf.max()
+        if least < limits.min or most > limits.max:
+            worst = least if least < limits.min else most
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} holds {worst}, too large for {kind}, the {leaf.dtype} of JAX's "
+                "32-bit mode: subtract an offset or take a larger unit (seconds since the start, not milliseconds "
+                "since 1970), pass whole numbers as floats if seven digits are enough, or turn on 64-bit numbers by "
+                'jax.config.update("jax_enable_x64", True)'
             )

@@ -20,8 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift.files import locked, real, remove_leftovers, replacing
+from ergodrift.problem import Problem, value_and_jacobian
+from ergodrift.signature import computation
 
-FORMAT = "ergodrift run v2"
+FORMAT = "ergodrift run v3"
+BEFORE = ("ergodrift run v1", "ergodrift run v2")  # did not say what the functions of a problem were
 SAVE_SECONDS = 10.0  # how often a running loop writes its state
 
 
@@ -32,13 +35,13 @@ class Checkpoint:
 
     Args:
         path: the file; its folder must exist and be writable.
-        identity: a pytree that tells this run from others: hyperparameters, data, records, seeds. The functions of a
-            problem cannot be compared: changing them between two halves of a run is up to the caller.
+        identity: a pytree that tells this run from others, and more of them by name (data, loss, ...): where one has
+            changed, the refusal says which.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *identity: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], *identity: Any, **named: Any) -> None:
         self.path = Path(path)
-        self.fingerprint = _fingerprint(identity)
+        self.fingerprints = {name: _fingerprint(part) for name, part in {"settings": identity, **named}.items()}
         self.saved_at = time.monotonic()
         self._failed = False
         self._open = contextlib.ExitStack()
@@ -60,10 +63,7 @@ class Checkpoint:
         leaves, structure = jax.tree.flatten(like)
         try:
             with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                if str(file["format"]) != FORMAT:
-                    raise ValueError(f"it has format {str(file['format'])!r}, this version reads {FORMAT!r}")
-                if str(file["fingerprint"]) != self.fingerprint:
-                    raise ValueError("it belongs to a run with other arguments; use another file or delete it")
+                self._check(file)
                 stored = {name: file[name] for name in _names(like)}
                 for (name, array), leaf in zip(stored.items(), leaves, strict=True):
                     wanted = _frozen(leaf)
@@ -74,6 +74,27 @@ class Checkpoint:
             raise ValueError(f"checkpoint {self.path} cannot be used: {error}") from error
         return structure.unflatten([_thawed(array, leaf) for array, leaf in zip(stored.values(), leaves, strict=True)])
 
+    def _check(self, file: Any) -> None:
+        """Raise where the file is of another format, or of another run."""
+        found = str(file["format"])
+        if found in BEFORE:
+            raise ValueError(
+                f"it is of format {found!r}, which did not note the functions of the problem: nobody can tell whether "
+                "they are the same; use another file or delete it"
+            )
+        if found != FORMAT:
+            raise ValueError(f"it has format {found!r}, this version reads {FORMAT!r}")
+        before = dict(line.rsplit(" ", 1) for line in np.atleast_1d(file["fingerprint"]).tolist())
+        names = [*self.fingerprints, *(name for name in before if name not in self.fingerprints)]
+        changed = [name for name in names if before.get(name) != self.fingerprints.get(name)]
+        if changed:
+            jax_before = str(file["jax"])
+            newer = "" if jax_before == jax.__version__ else f" (or look so to JAX {jax.__version__}, not {jax_before})"
+            raise ValueError(
+                f"it belongs to a run with other arguments: changed {' and '.join(changed)}{newer}; use another file "
+                "or delete it"
+            )
+
     def save(self, state: Any, *, last: bool = False) -> bool:
         """Write the state; a crash at any moment leaves the old file or the new one, whole.
 
@@ -81,8 +102,10 @@ class Checkpoint:
         it is time to save again.
         """
         arrays = dict(zip(_names(state), map(_frozen, jax.tree.leaves(state)), strict=True))
+        lines = np.array([f"{name} {digest}" for name, digest in self.fingerprints.items()])
+        about = {"format": FORMAT, "fingerprint": lines, "jax": jax.__version__}
         whole = io.BytesIO()  # a zip file that is cut short raises once more when it is closed
-        np.savez(whole, allow_pickle=False, format=FORMAT, fingerprint=self.fingerprint, **arrays)
+        np.savez(whole, allow_pickle=False, **about, **arrays)
         try:
             with replacing(self.path) as file:
                 file.write(whole.getbuffer())
@@ -102,6 +125,18 @@ class Checkpoint:
     def due(self) -> bool:
         """Whether it is time to save again."""
         return time.monotonic() - self.saved_at >= SAVE_SECONDS
+
+
+def functions(problem: Problem, x: Any, xi: Any) -> dict[str, str]:
+    """What loss and constraints compute for points and samples of these shapes, with their derivatives."""
+
+    def loss(x: Any, xi: Any) -> Any:  # as a vector of one: then it need not have a reverse
+        return value_and_jacobian(lambda y: jnp.reshape(problem.loss(y, xi), 1), x)
+
+    def constraints(x: Any, xi: Any) -> Any:
+        return value_and_jacobian(lambda y: problem.constraints(y, xi), x)
+
+    return {"loss": computation(loss, x, xi), "constraints": computation(constraints, x, xi)}
 
 
 def _names(state: Any) -> list[str]:

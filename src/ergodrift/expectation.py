@@ -26,7 +26,7 @@ def wide(data: Any) -> Any:
 
     def leaf(value: Any) -> Any:
         array = np.asarray(value)
-        return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
+        return array.astype(np.float64) if jnp.issubdtype(array.dtype, np.floating) else array
 
     return jax.tree.map(leaf, data)
 

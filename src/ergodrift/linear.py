@@ -71,7 +71,7 @@ class Rows(NamedTuple):
         features: a_i, `Dense` or `Sparse`, labels multiplied in.
         offsets: (n,) added to the margins, or None.
         count: how many rows there are.
-        padding: how many rows of zeros have been added to them.
+        padding: how many rows of zeros have been added to them, at the end.
         normals: (k, d) of the constraints normals . x <= limits.
         limits: (k,)
     """
@@ -87,13 +87,18 @@ class Rows(NamedTuple):
         margins = self.features.margins(x)
         return margins if self.offsets is None else margins + self.offsets
 
+    @property
+    def real(self) -> Any:
+        """(n,) whether a row is one of the state's own."""
+        return jnp.arange(self.features.num_rows) < self.count
+
 
 class Factors(NamedTuple):
     """What a state's loss is made of at x: its gradient is `features.gather(slopes)`.
 
     Attributes:
         features: a_i of the state.
-        slopes: (n,) link'(a_i . x + b_i) / count, zero or not where rows were added.
+        slopes: (n,) link'(a_i . x + b_i) / count; where rows were added, any finite number.
         loss: what the tangent of the loss at x is worth at 0.
     """
 
@@ -102,7 +107,7 @@ class Factors(NamedTuple):
     loss: Any
 
 
-@tree.module("loss", "constraints", "link")
+@tree.module("loss", "constraints", "link", "fast_logarithms")
 class LinearModel(Problem):
     """Minimise E[mean_i link(a_i . x + b_i)] subject to E[c_k . x] <= l_k, x a vector of X.
 
@@ -114,6 +119,7 @@ class LinearModel(Problem):
             max(0, 1 - m); or a convex function of an array of margins, applied to each.
         geometry: the domain X.
         constraints: of (x, xi), with xi the `Rows` of a state; E[c_k . x] <= l_k unless given.
+        fast_logarithms: as in `Problem`.
 
     >>> import ergodrift as ed
     >>> rng = np.random.default_rng(0)
@@ -128,7 +134,12 @@ class LinearModel(Problem):
     link: Callable[[Any], Any]
 
     def __init__(
-        self, link: str | Callable[[Any], Any], geometry: Geometry, constraints: Callable[[Any, Any], Any] | None = None
+        self,
+        link: str | Callable[[Any], Any],
+        geometry: Geometry,
+        constraints: Callable[[Any, Any], Any] | None = None,
+        *,
+        fast_logarithms: bool = True,
     ) -> None:
         if not callable(link):
             link = LINKS[check.choice("link", link, tuple(LINKS))]
@@ -137,6 +148,7 @@ class LinearModel(Problem):
             "constraints": constraints or half_spaces,
             "geometry": geometry,
             "link": link,
+            "fast_logarithms": fast_logarithms,
         }.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
@@ -192,7 +204,7 @@ class LinearModel(Problem):
         )
 
     @compiled()
-    def feedback(self, x: Any, xi: Rows) -> Feedback:
+    def _feedback(self, x: Any, xi: Rows) -> Feedback:
         """What `Problem.feedback` gives, in one pass over the rows."""
         xi = tree.cast(xi, tree.dtype(x))
 
@@ -200,7 +212,8 @@ class LinearModel(Problem):
             return self.factored(x, xi)._replace(factors=None)
 
         def in_groups(x: Any, xi: Rows) -> Feedback:
-            return self._assembled(x, xi, *logistic_in_groups(x, xi))
+            total, gathered = logistic_in_groups(x, xi)
+            return self._assembled(x, xi, total - _surplus(self.link, xi, x), gathered)
 
         if self.link is not LINKS["logistic"] or not groupable(x, xi):
             return in_lanes(x, xi)
@@ -210,17 +223,17 @@ class LinearModel(Problem):
     def factored(self, x: Any, xi: Rows) -> Feedback:
         """The feedback with its `Factors`: for linear constraints, all that changes from visit to visit of a state."""
         xi = tree.cast(xi, tree.dtype(x))
-        margins = xi.features.margins(x)
-        total, slopes = total_and_slopes(self.link, margins if xi.offsets is None else margins + xi.offsets)
+        total, slopes = _over_rows(self.link, xi, xi.margins(x), self.fast_logarithms)
         feedback, each = self._assembled(x, xi, total, xi.features.gather(slopes, x)), slopes / xi.count
-        return feedback._replace(factors=Factors(xi.features, each, feedback.loss - jnp.sum(each * margins)))
+        tangent = jnp.sum(each * xi.features.margins(x))
+        return feedback._replace(factors=Factors(xi.features, each, feedback.loss - tangent))
 
     def _assembled(self, x: Any, xi: Rows, total: Any, gathered: Any) -> Feedback:
-        """Feedback from the sum of the losses over all rows, those of zeros too, and from its gradient."""
-        loss, loss_grad = (total - _surplus(self.link, xi, x)) / xi.count, gathered / xi.count
+        """Feedback from the sum of the losses over a state's rows, and from its gradient."""
+        loss, loss_grad = total / xi.count, gathered / xi.count
         if self.constraints is half_spaces:
             return Feedback(loss, loss_grad, half_spaces(x, xi), xi.normals)
-        plain = Problem.feedback(self, x, xi)  # what is not used of it is not computed
+        plain = Problem._feedback(self, x, xi)  # what is not used of it is not computed
         return Feedback(loss, loss_grad, plain.constraints, plain.constraint_jac)
 
     def rows(self, xi: Rows) -> int | None:
@@ -238,7 +251,9 @@ class _MeanLink:
         self.link = link
 
     def __call__(self, x: Any, xi: Rows) -> Any:
-        return (jnp.sum(self.link(xi.margins(x))) - _surplus(self.link, xi, x)) / xi.count
+        if _is_ours(self.link):
+            return (jnp.sum(self.link(xi.margins(x))) - _surplus(self.link, xi, x)) / xi.count
+        return jnp.sum(_of_real_rows(self.link, xi)(xi.margins(x))) / xi.count
 
     def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         """What a structure keeps of it (see `compiled.held`)."""
@@ -250,15 +265,41 @@ def half_spaces(x: Any, xi: Rows) -> Any:
     return tree.pushforward(xi.normals, x) - xi.limits
 
 
+def _is_ours(link: Callable[[Any], Any]) -> bool:
+    return any(link is ours for ours in LINKS.values())
+
+
 def _surplus(link: Callable[[Any], Any], xi: Rows, x: Any) -> Any:
-    """What the rows of zeros have added to the sum over all rows."""
+    """What the rows of zeros have added to the sum over all rows, of a link that is finite there."""
     return xi.padding * link(jnp.zeros((), tree.dtype(x)))
 
 
-def total_and_slopes(link: Callable[[Any], Any], margins: Any) -> tuple[Any, Any]:
+def _of_real_rows(link: Callable[[Any], Any], xi: Rows) -> Callable[[Any], Any]:
+    """The link of each margin, 0 for the rows of zeros. It never sees their margins: it may be infinite at 0."""
+
+    def values(margins: Any) -> Any:
+        inside = jnp.where(xi.real, margins, margins[0])
+        return jnp.where(xi.real, link(inside), 0)
+
+    return values
+
+
+def _over_rows(link: Callable[[Any], Any], xi: Rows, margins: Any, fast: bool) -> tuple[Any, Any]:
+    """sum_i link(m_i) over a state's own rows, and link'(m_i) for each."""
+    if not _is_ours(link):
+        return total_and_slopes(_of_real_rows(rewritten(link) if fast else link, xi), margins)
+    total, slopes = total_and_slopes(link, margins, log if fast else jnp.log)
+    return total - _surplus(link, xi, margins), slopes
+
+
+def total_and_slopes(link: Callable[[Any], Any], margins: Any, log: Callable[[Any], Any] = log) -> tuple[Any, Any]:
     """sum_i link(m_i), and link'(m_i) for each i."""
     if link is not LINKS["logistic"]:
-        values, slopes = jax.jvp(rewritten(link), (margins,), (jnp.ones_like(margins),))
+        try:
+            values, vjp = jax.vjp(link, margins)
+            (slopes,) = vjp(jnp.ones_like(values))
+        except ValueError:  # a loop whose length is found out on the way has no reverse
+            values, slopes = jax.jvp(link, (margins,), (jnp.ones_like(margins),))
         return jnp.sum(values), slopes
     decay, missed = jnp.exp(-jnp.abs(margins)), margins < 0
     slopes = -jnp.where(missed, 1, decay) / (1 + decay)

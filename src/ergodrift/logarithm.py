@@ -2,20 +2,22 @@
 
 XLA calls the C library's double-precision logarithm one number at a time, and JAX differentiates log(e^a + e^b), which
 `softplus`, `log_sigmoid` and cross-entropies are made of, with exponentials of its own. A loss that averages over a few
-thousand rows spends most of its time there. `rewritten` puts the functions below in their place, equal to rounding.
+thousand rows spends most of its time there. `rewritten` puts the functions below in their place, equal to rounding;
+`Problem(..., fast_logarithms=False)` leaves a problem's functions as they are.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ergodrift.signature import computation
 
 # Of log(m) = 2 artanh(s), s = (m - 1) / (m + 1), for m between sqrt(1/2) and sqrt(2); the next term is below rounding.
 TERMS = {np.dtype(np.float32): 4, np.dtype(np.float64): 10}
@@ -43,23 +45,24 @@ def _evaluate(closed: Any, values: Any) -> list[Any]:
     """The outputs of a jaxpr; equation by equation, where there are logarithms among them."""
     from jax.extend import core  # imported here, as below: it takes its time
 
-    if not _has_logarithms(closed.jaxpr):
+    jaxpr = closed.jaxpr
+    if not _has_logarithms(jaxpr):
         return core.jaxpr_as_fun(closed)(*values)
-    known = dict(zip(closed.jaxpr.constvars + closed.jaxpr.invars, [*closed.consts, *values], strict=True))
+    known = dict(zip(jaxpr.constvars + jaxpr.invars, [*closed.consts, *values], strict=True))
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, core.Literal) else known[atom]
 
-    for equation in closed.jaxpr.eqns:
+    for equation in jaxpr.eqns:
         inputs = [read(atom) for atom in equation.invars]
         if _is_call(equation):
             outputs = _evaluate(equation.params["jaxpr"], inputs)
-        elif ours := _replacement(equation):
+        elif ours := _replacement(equation, jaxpr):
             outputs = [ours(*inputs)]
         else:
-            outputs = _alone(equation, closed.jaxpr)(*inputs)
+            outputs = _alone(equation, jaxpr)(*inputs)
         known |= zip(equation.outvars, outputs, strict=True)
-    return [read(atom) for atom in closed.jaxpr.outvars]
+    return [read(atom) for atom in jaxpr.outvars]
 
 
 def _alone(equation: Any, jaxpr: Any) -> Callable[..., Any]:
@@ -73,7 +76,7 @@ def _alone(equation: Any, jaxpr: Any) -> Callable[..., Any]:
 
 def _has_logarithms(jaxpr: Any) -> bool:
     return any(
-        _has_logarithms(equation.params["jaxpr"].jaxpr) if _is_call(equation) else _replacement(equation)
+        _has_logarithms(equation.params["jaxpr"].jaxpr) if _is_call(equation) else _replacement(equation, jaxpr)
         for equation in jaxpr.eqns
     )
 
@@ -82,24 +85,41 @@ def _is_call(equation: Any) -> bool:
     return equation.primitive.name in ("jit", "pjit")
 
 
-def _replacement(equation: Any) -> Callable[..., Any] | None:
+def _replacement(equation: Any, jaxpr: Any) -> Callable[..., Any] | None:
     """The function below that gives this equation's output; None where there is none."""
-    name = equation.primitive.name
-    if name == "custom_jvp_call" and _identity(equation) == _identity_of_logaddexp():
-        name = "logaddexp"
-    ours = {"log": log, "log1p": log1p, "logaddexp": logaddexp}.get(name)
-    return ours if ours and equation.outvars[0].aval.dtype in TERMS else None
+    if len(equation.outvars) != 1 or getattr(equation.outvars[0].aval, "dtype", None) not in TERMS:
+        return None
+    if equation.params.get("accuracy") is not None:
+        return None  # who asks for an accuracy gets it from XLA
+    if equation.primitive is jax.lax.log_p:
+        return log
+    if equation.primitive is jax.lax.log1p_p:
+        return log1p
+    return logaddexp if _is_logaddexp(equation, jaxpr) else None
 
 
-@functools.cache
-def _identity_of_logaddexp() -> Any:
-    return _identity(jax.make_jaxpr(jnp.logaddexp)(0.0, 0.0).eqns[-1])
+def _is_logaddexp(equation: Any, jaxpr: Any) -> bool:
+    """Whether a function with a derivative of its own is JAX's: it computes the same by the same steps, and so does
+    its derivative. Neither has to have a certain name."""
+    inputs = [atom.aval for atom in equation.invars]
+    if equation.primitive.name != "custom_jvp_call" or len(inputs) != 2:
+        return False
+    if any(getattr(aval, "dtype", None) not in TERMS for aval in inputs):
+        return False
+    if all(step.primitive is not jax.lax.log1p_p for step in equation.params["call_jaxpr"].eqns):
+        return False  # most are something else, which can be had for less
+    shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in inputs)
+    return _with_derivative(lambda *values: _alone(equation, jaxpr)(*values)[0], shapes) == _of_logaddexp(shapes)
 
 
-def _identity(equation: Any) -> Any:
-    """A function with a derivative of its own, told by its name, by what it does, and by the rule's name."""
-    steps = [str(step.primitive) for step in equation.params["call_jaxpr"].eqns]
-    return equation.params.get("name"), steps, re.findall(r"\bjvp=(\S+)", str(equation))
+@functools.lru_cache(maxsize=128)
+def _of_logaddexp(shapes: Any) -> str:
+    return _with_derivative(jnp.logaddexp, shapes)
+
+
+def _with_derivative(function: Callable[..., Any], shapes: Any) -> str:
+    """What a function and its derivative compute."""
+    return computation(lambda *values: (function(*values), jax.jvp(function, values, values)), *shapes)
 
 
 @jax.custom_jvp

@@ -46,9 +46,13 @@ class Method(abc.ABC):
             window=self.estimator.init(zero_feedback(x, num_constraints), levels),
         )
 
-    @jax.jit
     def step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
         """Take in the feedback of one sample at `state.x`."""
+        check.fits("feedback", feedback)
+        return self._step(state, feedback)
+
+    @jax.jit
+    def _step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
         self._check_shapes(state, feedback)
         if not self.estimator.needs_state:
             feedback = feedback._replace(state=None)
@@ -157,6 +161,11 @@ def checked_point(geometry: Geometry, x0: Any) -> Any:
     kinds = sorted({leaf.dtype.name for leaf in jax.tree.leaves(x0)})
     if len(kinds) > 1:
         raise TypeError(f"x0 must hold arrays of one precision, got {' and '.join(kinds)}")
+    if jnp.finfo(kinds[0]).bits < 32:
+        raise TypeError(
+            f"x0 must be float32 or float64, got {kinds[0]}: sums over a run would lose their digits, or overflow; "
+            "write x0.astype('float32'). Data may be in half precision"
+        )
     geometry = tree.cast(geometry, tree.dtype(x0))
     geometry.check(x0)
     check.finite("x0", x0)

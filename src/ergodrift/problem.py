@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ergodrift import tree
+from ergodrift import check, tree
 from ergodrift.compiled import compiled
 from ergodrift.geometry import Geometry
 from ergodrift.logarithm import rewritten
 from ergodrift.types import Feedback
 
 
-@tree.module("loss", "constraints")
+@tree.module("loss", "constraints", "fast_logarithms")
 class Problem:
     """Minimise E[loss(x, xi)] over x in X subject to E[constraints(x, xi)] <= 0 (Kim and Lee, section 2.3).
 
@@ -23,6 +24,8 @@ class Problem:
         loss: `loss(x, xi)`, a scalar, convex and differentiable in x.
         constraints: `constraints(x, xi)`, a vector of shape (n,), each entry convex and differentiable in x.
         geometry: the domain X with its mirror map.
+        fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
+            equal to rounding (`logarithm.rewritten`); False leaves the functions as they are.
 
     >>> import jax.numpy as jnp
     >>> from ergodrift import Ball
@@ -34,6 +37,7 @@ class Problem:
     loss: Callable[[Any, Any], Any]
     constraints: Callable[[Any, Any], Any]
     geometry: Geometry
+    fast_logarithms: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("loss", "constraints"):
@@ -42,12 +46,19 @@ class Problem:
         if not isinstance(self.geometry, Geometry):
             raise TypeError(f"geometry must be a Geometry such as Ball(5.0), got {self.geometry!r}")
 
-    @compiled()
     def feedback(self, x: Any, xi: Any) -> Feedback:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
+        check.fits("xi", xi)
+        return self._feedback(x, xi)
+
+    @compiled()
+    def _feedback(self, x: Any, xi: Any) -> Feedback:
         xi = tree.cast(xi, tree.dtype(x))  # as in a run, where the point's precision is that of the data too
-        loss, loss_grad = jax.value_and_grad(rewritten(self.loss))(x, xi)
-        constraints, constraint_jac = value_and_jacobian(lambda y: rewritten(self.constraints)(y, xi), x)
+        f, g = self.loss, self.constraints
+        if self.fast_logarithms:
+            f, g = rewritten(f), rewritten(g)
+        loss, loss_grad = jax.value_and_grad(f)(x, xi)
+        constraints, constraint_jac = value_and_jacobian(lambda y: g(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
 
     def rows(self, xi: Any) -> int | None:
@@ -83,9 +94,25 @@ def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> j
 
 
 def value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
-    """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer."""
+    """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer and can be had.
+
+    A function with a reverse rule of its own (`jax.custom_vjp`) has no columns, one with a `while_loop` no rows.
+    """
     count = jax.eval_shape(function, x).shape[0]
-    if count <= sum(leaf.size for leaf in jax.tree.leaves(x)):
+
+    def by_rows() -> tuple[Any, Any]:
         value, vjp = jax.vjp(lambda y: jnp.asarray(function(y)), x)
         return value, jax.vmap(lambda row: vjp(row)[0])(jnp.eye(count, dtype=value.dtype))
-    return function(x), jax.jacfwd(function)(x)
+
+    def by_columns() -> tuple[Any, Any]:
+        return function(x), jax.jacfwd(function)(x)
+
+    few_rows = count <= sum(leaf.size for leaf in jax.tree.leaves(x))
+    first, second = (by_rows, by_columns) if few_rows else (by_columns, by_rows)
+    try:
+        return first()
+    except (TypeError, ValueError) as error:  # JAX says so while it traces, before anything is computed
+        try:
+            return second()
+        except Exception:
+            raise error from None

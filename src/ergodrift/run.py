@@ -13,12 +13,13 @@ import numpy as np
 from ergodrift import check, loop, tree
 from ergodrift.algorithms import Algorithm
 from ergodrift.average import Average
-from ergodrift.checkpoint import Checkpoint
+from ergodrift.checkpoint import Checkpoint, functions
 from ergodrift.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.progress import Progress
 from ergodrift.result import Result, Setting
 from ergodrift.sampler import BLOCK
+from ergodrift.signature import computation
 from ergodrift.source import Source, level_keys, path_keys, seed_keys
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
@@ -54,15 +55,18 @@ def run(
         source: where samples come from.
         x0: x_1, a point of the domain; any pytree of floating-point arrays. Its precision is the run's, data
             included.
-        num_samples: how many samples to take; all of a series unless given.
+        num_samples: how many samples to take; all of a series, or of `paths`, unless given.
         seeds: a count or a list of integers. A seed gives the same path whatever runs beside it.
         record: how many records to keep, evenly spaced, or the sample counts to record at (0 is the start).
-        paths: (seeds, num_samples) indices to replay, as `source.paths` draws them; drawn on the fly unless given.
+        paths: (seeds, num_samples) indices to replay, as `source.paths` draws them; drawn on the fly unless given. Into
+            a series they are row numbers, in any order and as often as you like.
         levels: (seeds, rounds) MLMC levels to replay; drawn on the fly unless given. Once they are used up the point
             is held.
         checkpoint: a file to keep the state of the run in. Called again with the same arguments, the run goes on from
-            there, to the same numbers; after Ctrl-C or a crash at most ten seconds are done again. One run at a time
-            has the file. Where it cannot be written, the run warns and goes on.
+            there, to the same numbers; after Ctrl-C or a crash at most ten seconds are done again. Other arguments are
+            refused by name, functions too: loss and constraints are compared by what they compute, with all that they
+            capture, so that writing them again, elsewhere or with other names, changes nothing. One run at a time has
+            the file. Where it cannot be written, the run warns and goes on.
         average: how the points are weighed in x̄: "uniform" (as in the paper), ("polynomial", k) with weights t^k, or
             "suffix" for the latter half (see `Average`). What the algorithm recommends unless given.
 
@@ -89,7 +93,7 @@ def run(
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
     weighing = Average.of(algorithm.average if average is None else average)
-    num_samples = _num_samples(source, num_samples)
+    num_samples = _num_samples(source, num_samples, paths)
     grid = record_grid(record, num_samples)
     keys = seed_keys(seeds)
     x0 = checked_point(problem.geometry, x0)
@@ -141,7 +145,7 @@ def _drive(
         return loop.advance(setup, *place, jnp.int32(num_samples), jax.default_backend())[1]
     if checkpoint is None:
         return _go(name, setup, place, num_samples, seeds, None)
-    with Checkpoint(checkpoint, name, setup, carry, num_samples) as saved:
+    with Checkpoint(checkpoint, **_identity(name, setup, carry, num_samples)) as saved:
         return _go(name, setup, saved.restore(place), num_samples, seeds, saved)
 
 
@@ -175,6 +179,22 @@ def _go(
     return place[1]
 
 
+def _identity(name: str, setup: loop.Setup, carry: loop.Carry, num_samples: int) -> dict[str, Any]:
+    """What a checkpoint must have been made with, by name. Functions are compared by what they compute."""
+    first, indices = jax.tree.map(lambda leaf: leaf[0], (carry.state, carry.indices))
+    xi = jax.eval_shape(lambda: setup.stream.xi(setup.stream.at(indices, 0)))
+    heard = jax.eval_shape(lambda: loop.feedback_at(setup, first.x, indices, 0))
+    step = computation(lambda method, *told: method.step(*told), setup.method, first, heard)
+    return {
+        **functions(setup.problem, first.x, xi),
+        "domain": setup.problem.geometry,
+        "algorithm": (name, type(setup.problem).__name__, setup.method, setup.average, step),
+        "data": setup.stream.data,
+        "seeds or x0": (setup.stream.sampler, carry),
+        "records": (setup.grid, num_samples),
+    }
+
+
 def _fault(name: str, setup: loop.Setup, place: Any, ahead: Any, seeds: Any) -> NonFiniteError:
     """Which seed failed between two places of the loop, at which sample and in which quantity."""
     row = int(np.argmin(np.asarray(loop.healthy(ahead[0]))))
@@ -187,7 +207,11 @@ def _fault(name: str, setup: loop.Setup, place: Any, ahead: Any, seeds: Any) -> 
     )
 
 
-def _num_samples(source: Source, num_samples: int | None) -> int:
+def _num_samples(source: Source, num_samples: int | None, paths: Any) -> int:
+    if paths is not None:
+        held = source.samples_in(paths)
+        count = held if num_samples is None else num_samples
+        return check.integer("num_samples", count, at_least=1, at_most=2**31 - BLOCK)  # compared by `check_paths`
     if num_samples is None:
         if source.length is None:
             raise ValueError("num_samples must be given: this source never ends")
@@ -224,6 +248,8 @@ def _levels(levels: Any, num_seeds: int) -> jax.Array:
         raise ValueError(f"levels must be integers of shape (seeds, rounds) with {num_seeds} seeds, got {levels.shape}")
     if levels.min() < 1:
         raise ValueError(f"levels start at 1, got {levels.min()}")
+    if levels.max() >= 2**31:
+        raise ValueError(f"levels must be below 2^31, got {levels.max()}; a window has 2^level samples")
     return jnp.asarray(levels, jnp.int32)
 
 

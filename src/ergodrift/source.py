@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import check, tree
+from ergodrift.arrays import as_arrays
 from ergodrift.chain import MarkovChain
 from ergodrift.sampler import BLOCK, Categorical, InOrder, Replay, Side, draw, split
 
@@ -73,6 +74,17 @@ class Source(abc.ABC):
     def stream(self, replay: bool = False) -> Stream:
         """The device side; with `replay`, indices come from paths that are passed in."""
 
+    def sampler(self) -> Any:
+        """What draws the indices."""
+        return self.stream().sampler
+
+    def samples_in(self, paths: Any) -> int:
+        """How many samples of each seed `paths` hold."""
+        shape = np.shape(paths)
+        if not shape or not shape[-1]:
+            raise ValueError(f"paths must hold indices, (seeds, num_samples), got shape {shape}")
+        return shape[-1]
+
     @abc.abstractmethod
     def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
         """`paths` as device arrays, one row a seed, or an error that says what is wrong with them."""
@@ -108,7 +120,7 @@ class Source(abc.ABC):
     def paths(self, seeds: Any, num_samples: int) -> Any:
         """The indices that `run` draws for these seeds, (seeds, num_samples), for replay or for a look."""
         num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=self.length or 2**31 - 1)
-        sampler, starts = self.stream().sampler, jax.vmap(self.start)(path_keys(seed_keys(seeds)))
+        sampler, starts = self.sampler(), jax.vmap(self.start)(path_keys(seed_keys(seeds)))
         indices = jax.vmap(lambda start: draw(sampler, start, -(-num_samples // BLOCK)))(starts)
         return jax.tree.map(lambda leaf: leaf[:, :num_samples], indices)
 
@@ -119,15 +131,12 @@ class _Rows(Source):
     def __init__(self, data: Any, weights: np.ndarray) -> None:
         self.data, self.weights = data, weights
 
-    @abc.abstractmethod
-    def sampler(self) -> Any:
-        """What draws the row numbers."""
-
     @property
     def length(self) -> int | None:
         return None
 
     def stream(self, replay: bool = False) -> Stream:
+        check.fits("data", self.data)
         return Stream(Replay() if replay else self.sampler(), jax.tree.map(_turn, self.data))
 
     @property
@@ -147,11 +156,15 @@ class _Rows(Source):
         if paths.ndim != 2 or paths.shape[0] != num_seeds:
             wanted = f"(seeds, num_samples) = ({num_seeds}, {num_samples})"
             raise ValueError(f"paths must have shape {wanted}, got {paths.shape}")
-        if paths.shape[1] < num_samples:
-            raise ValueError(f"paths too short: {paths.shape[1]} states a seed, but num_samples={num_samples}")
+        if paths.shape[1] != num_samples:
+            how = "short" if paths.shape[1] < num_samples else "long"
+            raise ValueError(
+                f"paths too {how}: {paths.shape[1]} states a seed, but num_samples={num_samples}; leave num_samples "
+                "out to replay all of a path, or pass as many states"
+            )
         if paths.min() < 0 or paths.max() >= size:
             raise ValueError(f"paths must hold states between 0 and {size - 1}, got {paths.min()} to {paths.max()}")
-        return Replay.padded(paths[:, :num_samples])
+        return Replay.padded(paths)
 
 
 def seed_keys(seeds: Any, name: str = "seeds") -> jax.Array:
@@ -184,7 +197,7 @@ class MarkovSource(_Rows):
 
     Args:
         chain: the Markov chain.
-        data: pytree whose leaves have a leading axis with one entry for each state.
+        data: arrays with one row for each state, as for `SeriesSource`.
         start: the first state; drawn from the stationary law unless given.
 
     >>> source = MarkovSource(MarkovChain([[0.9, 0.1], [0.3, 0.7]]), np.array([1.0, -1.0]))
@@ -197,7 +210,7 @@ class MarkovSource(_Rows):
             raise TypeError(
                 f"chain must be a MarkovChain, got {type(chain).__name__}; wrap the matrix in MarkovChain(P)"
             )
-        rows = _leading_axis(data)
+        data, rows = _table(data)
         if rows != chain.num_states:
             raise ValueError(f"data has {rows} rows along its leading axis, the chain has {chain.num_states} states")
         if start is not None:
@@ -213,7 +226,7 @@ class IIDSource(_Rows):
     """Independent draws from the rows of `data`.
 
     Args:
-        data: pytree whose leaves have a common leading axis.
+        data: arrays with as many rows, as for `SeriesSource`.
         weights: probabilities of the rows, up to a factor; equal unless given.
 
     >>> IIDSource(np.array([1.0, 2.0]), weights=[1, 3]).loss_law.weights
@@ -221,7 +234,7 @@ class IIDSource(_Rows):
     """
 
     def __init__(self, data: Any, weights: Any = None) -> None:
-        rows = _leading_axis(data)
+        data, rows = _table(data)
         weights = np.ones(rows) if weights is None else np.asarray(weights, dtype=float)
         if weights.shape != (rows,):
             raise ValueError(f"weights must have shape ({rows},), one for each row of data, got {weights.shape}")
@@ -237,14 +250,18 @@ class SeriesSource(_Rows):
     """A recorded series, read once and in order; all seeds see the same samples.
 
     Args:
-        data: pytree whose leaves have a leading time axis.
+        data: arrays with time along their leading axis: one, or a tuple or dict of them, or any other pytree. A table
+            (pandas, polars, pyarrow) becomes a dict of its columns, so that a loss reads `xi["price"]`; nested lists,
+            series and tensors become arrays. What is no number is refused by name (see `arrays.as_arrays`).
 
     >>> SeriesSource(np.arange(100.0)).length
     100
+    >>> SeriesSource({"price": [1.0, 2.0, 4.0], "sold": [3, 1, 0]}).example
+    {'price': np.float64(1.0), 'sold': np.int64(3)}
     """
 
     def __init__(self, data: Any) -> None:
-        rows = _leading_axis(data)
+        data, rows = _table(data)
         super().__init__(data, np.full(rows, 1 / rows))
 
     @property
@@ -278,6 +295,9 @@ class Zip(Source):
         lengths = [part.length for part in (self.losses, self.constraints) if part.length is not None]
         return min(lengths, default=None)
 
+    def sampler(self) -> Any:
+        return Side((self.losses.sampler(), self.constraints.sampler()))
+
     def stream(self, replay: bool = False) -> Stream:
         parts = [self.losses.stream(replay), self.constraints.stream(replay)]
         return Stream(Side(tuple(part.sampler for part in parts)), tuple(part.data for part in parts))
@@ -285,13 +305,21 @@ class Zip(Source):
     def start(self, key: jax.Array) -> Any:
         return tuple(split(key))
 
-    def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
+    def _pairs(self, paths: Any) -> list[tuple[Source, Any]]:
         if not isinstance(paths, tuple) or len(paths) != 2:
             raise TypeError(
                 "paths of a Zip must be a pair (losses, constraints) of index arrays; see source.paths(...)"
             )
-        parts = zip((self.losses, self.constraints), paths, strict=True)
-        return tuple(part.check_paths(path, num_seeds, num_samples) for part, path in parts)
+        return [(self.losses, paths[0]), (self.constraints, paths[1])]
+
+    def samples_in(self, paths: Any) -> int:
+        losses, constraints = (part.samples_in(path) for part, path in self._pairs(paths))
+        if losses != constraints:
+            raise ValueError(f"paths of a Zip must be equally long, got {losses} and {constraints} states a seed")
+        return losses
+
+    def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
+        return tuple(part.check_paths(path, num_seeds, num_samples) for part, path in self._pairs(paths))
 
     @property
     def loss_law(self) -> Law:
@@ -307,21 +335,31 @@ class Zip(Source):
         return index[0]
 
 
-def _leading_axis(data: Any) -> int:
-    """The common length of all leaves along their leading axis, after checking that data are finite."""
+def _table(data: Any) -> tuple[Any, int]:
+    """Data as arrays, and the common length of all along their leading axis, after checking that they are finite."""
+    data = as_arrays("data", data)
     leaves = jax.tree_util.tree_leaves_with_path(data)
     if not leaves:
         raise ValueError("data holds no arrays")
     rows = {jax.tree_util.keystr(path) or "data": np.shape(leaf)[:1] for path, leaf in leaves}
     if () in rows.values():
-        raise ValueError(f"data: every array needs a leading axis, got scalars in {rows}")
+        scalars = [name for name, shape in rows.items() if not shape]
+        raise ValueError(
+            f"data: every array needs a leading axis, but {_some(scalars)} is one number; pass columns, such as "
+            "{'a': [1.0, 2.0]}, not a list of dicts"
+        )
     if len(set(rows.values())) > 1:
-        raise ValueError(f"data: arrays differ along their leading axis: { {name: r[0] for name, r in rows.items()} }")
+        lengths = [f"{name} has {shape[0]}" for name, shape in rows.items()]
+        raise ValueError(f"data: arrays differ along their leading axis: {_some(lengths)}")
     count = next(iter(rows.values()))[0]
     if count == 0:
         raise ValueError("data has no rows")
     check.finite("data", data)
-    return count
+    return data, count
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def _repeated(point: Any, count: int) -> Any:

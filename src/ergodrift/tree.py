@@ -15,7 +15,7 @@ from ergodrift.compiled import Held, Value, held
 T = TypeVar("T")
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def module(*static: str) -> Callable[[type[T]], type[T]]:
     """A frozen dataclass that is a pytree: numbers are leaves, the fields named in `static` are not.
 

@@ -91,15 +91,15 @@ def summary(results: dict[str, Any]) -> list[str]:
     """A compact table of how each algorithm ended, and of the claims."""
     lines = [
         "",
-        f"{'':8}{'gap':>11}{'Lagrangian':>12}{'constraint 1':>14}{'(paper)':>9}{'constraint 2':>14}{'regret':>10}",
+        f"{'':8}{'gap':>11}{'Lagrangian':>12}{'constraint 0':>14}{'(paper)':>9}{'constraint 1':>14}{'regret':>10}",
     ]
     paper = {row["algorithm"]: row["paper"] for row in results["table"]}
     for name, found in results["algorithms"].items():
         final = {metric: sum(values) / len(values) for metric, values in found["final"].items()}
         beside = "" if paper[name] is None else f"{paper[name]:+.4f}"
         lines.append(
-            f"{name:8}{final['gap']:+11.4f}{final['lagrangian_gap']:12.5f}{final['infeasibility_1']:+14.4f}"
-            f"{beside:>9}{final['infeasibility_2']:+14.4f}{final['regret']:10.1f}"
+            f"{name:8}{final['gap']:+11.4f}{final['lagrangian_gap']:12.5f}{final['infeasibility_0']:+14.4f}"
+            f"{beside:>9}{final['infeasibility_1']:+14.4f}{final['regret']:10.1f}"
         )
     lines += [
         "",

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import check
+from ergodrift.arrays import as_arrays
 from ergodrift.distributed.privacy import Privacy
 
 READERS = (".npy", ".npz", ".parquet", ".arrow", ".feather")
@@ -24,7 +24,8 @@ class Agent:
     Attributes:
         data: xi, what `loss(x, xi)` and `constraints(x, xi)` are given: a function without arguments that returns it, a
             file (`.npy`; `.npz`, `.parquet`, `.arrow` and `.feather` give a dict of columns, all of numbers), or, for
-            trials, the arrays themselves, which are then sent to the agent once.
+            trials, the arrays themselves, which are then sent to the agent once. Tables, lists and tensors become
+            arrays as in a `SeriesSource`.
         name: how errors and summaries call it; "agent 3" unless given.
         resources: Ray resources that its node must have, such as {"site:a": 0.01}; {"CPU": 1} keeps a core for it.
         privacy: what is done to every answer before it leaves; nothing unless given.
@@ -50,15 +51,9 @@ class Agent:
             data = data()
         elif isinstance(data, str | Path):
             data = _read(Path(data))
-        data = jax.tree.map(np.asarray, data)
+        data = jax.tree.map(np.asarray, as_arrays("data", data))
         if not jax.tree.leaves(data):
             raise ValueError("data holds no arrays")
-        for path, leaf in jax.tree_util.tree_leaves_with_path(data):
-            if not (jnp.issubdtype(leaf.dtype, np.number) or leaf.dtype == bool):
-                name = f"data{jax.tree_util.keystr(path)}"
-                raise ValueError(
-                    f"{name} holds {leaf.dtype}, not numbers; leave it out, or load the data by a function"
-                )
         check.finite("data", data)
         return data
 
@@ -77,8 +72,7 @@ def _read(path: Path) -> Any:
         from pyarrow.parquet import read_table
     else:
         read_table = _read_arrow
-    table = read_table(path)
-    return {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
+    return read_table(path)
 
 
 def _read_arrow(path: Path) -> Any:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import loop, tree
+from ergodrift import check, loop, tree
+from ergodrift.checkpoint import functions
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.parcel import opened
@@ -31,6 +32,7 @@ class Ready(NamedTuple):
     question: jax.ShapeDtypeStruct
     function: Any  # of the words of `program.batch` questions, and their noise where there is any
     secret: Secret | None
+    functions: dict[str, str]  # what loss and constraints compute here, for checkpoints; nothing where that is private
 
     def answers(self, words: np.ndarray) -> np.ndarray:
         """The answers to one batch."""
@@ -62,8 +64,9 @@ class Desk:
     def secret(self) -> Secret | None:
         return Secret(self.agent.privacy.secret) if self.agent.privacy else None
 
-    def open(self, walk: bytes, program: bytes) -> int:
-        """Load the data, unless they are here, and make ready for the questions of a walk: the number of constraints.
+    def open(self, walk: bytes, program: bytes) -> tuple[int, dict[str, str]]:
+        """Load the data, unless they are here, and make ready for the questions of a walk: the number of constraints,
+        and what loss and constraints compute.
 
         All that can fail or take long is done here, compilation too: not when the process starts, when there is nobody
         to tell, and not when a question waits.
@@ -73,7 +76,7 @@ class Desk:
         ready = self.ready[program]
         jax.config.update("jax_enable_x64", ready.program.wide)
         self.walks = {walk: ready}
-        return ready.program.num_constraints
+        return ready.program.num_constraints, ready.functions
 
     def _made_ready(self, sent: bytes) -> Ready:
         program: Program = opened(sent)
@@ -92,12 +95,15 @@ class Desk:
         # was just woken up takes its time for every one.
         function = functools.partial(jax.jit(functools.partial(answers, program)), leaves)
         secret = self.secret and self.secret.of(*self._purpose(answers, program, leaves, question, sent))
-        ready = Ready(program, question, function, secret)
+        # What functions compute depends on the shapes of the data, which are the agent's own business if it has any.
+        known = {} if self.agent.privacy else functions(program.setup.problem, program.x0, xi)
+        ready = Ready(program, question, function, secret, known)
         ready.answers(np.tile(np.asarray(wire.first_question(program)), program.batch))
         return ready
 
     def _data(self, dtype: Any, wide: bool) -> Any:
         if (dtype, wide) not in self.cast:
+            check.fits("data", self.data)
             self.cast[dtype, wide] = tree.cast(jax.tree.map(jnp.asarray, self.data), dtype)
         return self.cast[dtype, wide]
 

@@ -105,17 +105,19 @@ class Network:
         finally:
             self.walking.release()
 
-    def open(self, walk: bytes, program: bytes, patience: float) -> int:
-        """Make all agents ready for a walk; the number of constraints, on which they must agree."""
+    def open(self, walk: bytes, program: bytes, patience: float) -> tuple[int, list[dict[str, str]]]:
+        """Make all agents ready for a walk; the number of constraints, on which they must agree, and what their
+        functions compute."""
         shared, deadline = self.ray.put(program), time.monotonic() + max(patience, START)
         asked = [desk.open.remote(walk, shared) for desk in self.desks]
-        counts = [self._opened(number, walk, shared, ref, deadline) for number, ref in enumerate(asked)]
+        opened = [self._opened(number, walk, shared, ref, deadline) for number, ref in enumerate(asked)]
+        counts = [count for count, _ in opened]
         for name, count in zip(self.names, counts, strict=True):
             if count != counts[0]:
                 raise AgentError(f"{name} has {count} constraints, but {self.names[0]} has {counts[0]}")
-        return counts[0]
+        return counts[0], [functions for _, functions in opened]
 
-    def _opened(self, number: int, walk: bytes, program: Any, ref: Any, deadline: float) -> int:
+    def _opened(self, number: int, walk: bytes, program: Any, ref: Any, deadline: float) -> tuple[int, dict[str, str]]:
         name, needs, faults = self.names[number], dict(self.agents[number].resources), self.ray.exceptions
         while True:
             try:

@@ -31,6 +31,7 @@ from ergodrift.problem import Problem
 from ergodrift.result import Result
 from ergodrift.run import record_grid
 from ergodrift.sampler import BLOCK, draw
+from ergodrift.signature import code
 from ergodrift.source import Stream, path_keys, seed_keys
 
 
@@ -93,8 +94,9 @@ def walk(
             load its data and compile within them; at the start of a walk all have two minutes, or `patience` if longer.
         quorum: the fewest agents to go on with; half of them unless given.
         checkpoint: a file to keep the walk in. Called again with the same arguments, it goes on from there, to the same
-            numbers to the last bit if no hop was held. The agents' data are not part of what is compared; agents that
-            were set aside have another chance.
+            numbers to the last bit if no hop was held. Other arguments are refused by name, functions too, as in `run`.
+            The agents' data are not part of what is compared, only their shapes, and these only where there is no
+            privacy; agents that were set aside have another chance.
         checkpoint_every: hops after which it is written; about every two seconds it is, too, unless that takes long.
         address: of a Ray cluster to join, see `Network`.
         runtime_env: see `Network`.
@@ -147,15 +149,26 @@ def walk(
         batch = 1 << (-(-len(keys) // count) - 1).bit_length()  # an agent's share of the tokens, or up to twice that
         program = wire.on_host(Program(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64"))))
         sent = parcel(program)
-        program = dataclasses.replace(program, setup=setup, num_constraints=network.open(walk_id, sent, patience))
+        num_constraints, functions = network.open(walk_id, sent, patience)
+        program = dataclasses.replace(program, setup=setup, num_constraints=num_constraints)
         hub = Hub(program)
         roll = Roll(network, walk_id, sent, hub.question_bytes, hub.answer_bytes, local_rounds, patience)
         trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
         if checkpoint is not None:
-            identity = (algorithm.name, setup, x0, local_rounds, tuple(network.names), chain.sampler(), keys, paths)
             # One epsilon is computed for all answers: they must all have been guarded alike.
             privacy = [(p.clip, p.noise, p.delta) if (p := agent.privacy) else None for agent in network.agents]
-            trip.keep(Checkpoint(checkpoint, *identity, grid, num_samples, privacy), checkpoint_every)
+            saved = Checkpoint(
+                checkpoint,
+                **_functions(problem, functions),
+                domain=problem.geometry,
+                algorithm=(algorithm.name, type(problem).__name__, setup.method, weighing, local_rounds),
+                graph=chain.sampler(),
+                agents=tuple(network.names),
+                privacy=privacy,
+                records=(grid, num_samples),
+                **{"tokens, paths or x0": (keys, paths, x0)},
+            )
+            trip.keep(saved, checkpoint_every)
         clock = time.monotonic()
         trip.go(algorithm.name)
         seconds = time.monotonic() - clock
@@ -188,6 +201,13 @@ def walk(
     )
 
 
+def _functions(problem: Problem, told: list[dict[str, str]]) -> dict[str, Any]:
+    """What loss and constraints compute, as the agents say; as they are written, where an agent keeps that private."""
+    if all(told):
+        return {name: [agent[name] for agent in told] for name in told[0]}
+    return {"loss": code(problem.loss), "constraints": code(problem.constraints)}
+
+
 def _hops_at(record: Any, num_samples: int, local_rounds: int) -> np.ndarray:
     """The hops to record at."""
     if np.ndim(record) == 0:
@@ -211,17 +231,12 @@ def _seen(paths: Any, chain: MarkovChain, keys: Any, num_samples: int, local_rou
 def _checked_paths(paths: Any, tokens: int, hops: int, agents: int) -> np.ndarray:
     paths = np.asarray(paths)
     paths = np.broadcast_to(paths, (tokens, len(paths))) if paths.ndim == 1 else paths
-    if (
-        paths.ndim != 2
-        or paths.shape[0] != tokens
-        or paths.shape[1] < hops
-        or not np.issubdtype(paths.dtype, np.integer)
-    ):
+    if paths.shape != (tokens, hops) or not np.issubdtype(paths.dtype, np.integer):
         wanted = f"whole numbers of shape (tokens, hops) = ({tokens}, {hops})"
         raise ValueError(f"paths must be {wanted}, got {paths.dtype} of shape {paths.shape}")
     if paths.min() < 0 or paths.max() >= agents:
         raise ValueError(f"paths must hold agents between 0 and {agents - 1}, got {paths.min()} to {paths.max()}")
-    return paths[:, :hops].astype(np.int32)
+    return paths.astype(np.int32)
 
 
 def _epsilon(network: Network, asked: Sequence[int]) -> dict[str, float]:

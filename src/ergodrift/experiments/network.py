@@ -171,7 +171,7 @@ class Setup:
             {
                 "samples": int(samples),
                 "Lagrangian gap": float(gap),
-                **{f"constraint {i + 1}": float(value) for i, value in enumerate(values)},
+                **{f"constraint {i}": float(value) for i, value in enumerate(values)},
             }
             for samples, gap, values in zip(result.samples, gaps, constraints, strict=True)
         ]

@@ -31,8 +31,8 @@ from ergodrift.source import MarkovSource
 SCHEMA = "ergodrift reproduce v1"
 
 # The metrics of a curve; "_last" is of x_t, without it of the mean x̄_t.
-POINT_METRICS = ("gap", "infeasibility_1", "infeasibility_2", "lagrangian_gap")
-METRICS = (*POINT_METRICS, *(f"{name}_last" for name in POINT_METRICS), "regret", "violation_1", "violation_2")
+POINT_METRICS = ("gap", "infeasibility_0", "infeasibility_1", "lagrangian_gap")
+METRICS = (*POINT_METRICS, *(f"{name}_last" for name in POINT_METRICS), "regret", "violation_0", "violation_1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Experiment:
         if not self.benchmarks:  # all algorithms see the same paths, so they share the best points in hindsight
             self.benchmarks.append(metrics.benchmark_losses(result, self.problem, self.source))
         found["regret"] = np.asarray(result.loss_sum, dtype=float) - self.benchmarks[0]
-        found["violation_1"], found["violation_2"] = np.moveaxis(metrics.violation(result), 2, 0)
+        found["violation_0"], found["violation_1"] = np.moveaxis(metrics.violation(result), 2, 0)
         return found
 
 

@@ -65,7 +65,7 @@ def draw(results: dict[str, Any], rows: Any, folder: Path) -> list[Path]:
 
     for name, label in [("infeasibility", "infeasibility of x̄"), ("violation", "cumulative violation")]:
         figure, both = panels(2)
-        for number, axes in enumerate(both, 1):
+        for number, axes in enumerate(both):
             _curves(axes, results, f"{name}_{number}", f"constraint {number} {label}")
         save(figure, name)
 

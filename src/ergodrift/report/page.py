@@ -19,8 +19,8 @@ BADGES = {"holds": ("holds", "✓"), "does not hold": ("fails", "✕"), "depends
 FINALS = {
     "gap": "Optimality gap",
     "lagrangian_gap": "Lagrangian gap",
+    "infeasibility_0": "Infeasibility 0",
     "infeasibility_1": "Infeasibility 1",
-    "infeasibility_2": "Infeasibility 2",
 }
 SWATCH = '<svg class="swatch" viewBox="0 0 26 8" aria-hidden="true"><path d="M0 4H26"/></svg>'
 
@@ -78,7 +78,7 @@ def _paper_table(table: Sequence[dict[str, Any]]) -> str:
     for row in table:
         paper = "not reported" if row["paper"] is None else _number(row["paper"])
         rows.append([_name(row["algorithm"]), paper, _spread(row["mean"], row["std"])])
-    return _table("Final infeasibility of constraint 1 at x̄", ["Algorithm", "Paper", "Here"], rows, "numbers")
+    return _table("Final infeasibility of constraint 0 at x̄", ["Algorithm", "Paper", "Here"], rows, "numbers")
 
 
 def _final_table(algorithms: dict[str, Any]) -> str:

@@ -61,7 +61,7 @@ class Certificate:
             f"{'':14}{'estimate':>12}{'lower':>12}{'upper':>12}   verdict",
         ]
         rows = zip(self.estimate, self.lower, self.upper, self.verdict, self.more_samples, strict=True)
-        for number, (middle, low, high, verdict, more) in enumerate(rows, 1):
+        for number, (middle, low, high, verdict, more) in enumerate(rows):
             wanted = f", about {more:,} more samples would decide" if verdict == "undecided" else ""
             if np.isinf(high - low):
                 wanted = ": one value in all samples, or too few of them"

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from ergodrift import check
+from ergodrift.arrays import as_arrays
 from ergodrift.problem import Problem
 from ergodrift.source import MarkovSource, SeriesSource, Source
 from ergodrift.trust.along import path_gradients, path_values
@@ -136,8 +137,8 @@ def diagnose(
     """How dependent data are: mixing time with an interval, effective sample size, warnings.
 
     Args:
-        source_or_series: a source; a path of integer states (n,); a series of floats (n,) or (n, k), or a dict of
-            them; or an iterator of samples, of which `num_samples` are read.
+        source_or_series: a source; a path of integer states (n,); a series of floats (n,) or (n, k), a dict or a table
+            of them; or an iterator of samples, of which `num_samples` are read.
         problem: with `x`, the loss, the constraints and the gradient of the loss along the path are looked at too.
         x: the point to evaluate at.
         num_samples: how many to draw or read: all of a series, 100,000 of a source or stream that never ends.
@@ -279,8 +280,8 @@ def _functions(problem: Problem, source: Source, x: Any, path: Any) -> tuple[lis
     problem.check(x, source.example)
     losses, constraints = path_values(problem, source, x, path)
     gradients = path_gradients(problem, source, x, path)
-    names = ["loss", *(f"constraint {i + 1}" for i in range(constraints.shape[1]))]
-    names += [f"loss gradient {i + 1}" for i in range(gradients.shape[1])]
+    names = ["loss", *(f"constraint {i}" for i in range(constraints.shape[1]))]
+    names += [f"loss gradient {i}" for i in range(gradients.shape[1])]
     return names, [losses, *constraints.T, *gradients.T]
 
 
@@ -311,17 +312,16 @@ def _read(stream: Iterator[Any], num_samples: int | None) -> Any:
 
 def _as_series(given: Any) -> Any:
     """One array with time along its leading axis; samples of several parts as a source."""
-    if not isinstance(given, list) and not jax.tree_util.all_leaves([given]):
-        leaves = jax.tree.leaves(given)
-        if leaves and all(np.ndim(leaf) for leaf in leaves):
-            return SeriesSource(given)
-    values = np.asarray(given)
-    if values.ndim == 0 or values.dtype.kind not in "iufb":
+    if isinstance(given, list) and all(isinstance(row, np.ndarray | jax.Array) for row in given):
+        given = np.array(given)  # rows of one series
+    values = None if isinstance(given, str) else as_arrays("series", given)
+    leaves = jax.tree.leaves(values)
+    if not leaves or not all(np.ndim(leaf) for leaf in leaves):
         raise TypeError(
-            f"source_or_series must be a Source, an array (n,) or (n, k) of numbers, a dict of such arrays or an "
-            f"iterator of samples, got {type(given).__name__}; wrap recorded samples in SeriesSource(data)"
+            f"source_or_series must be a Source, an array (n,) or (n, k) of numbers, a dict of such arrays, a table or "
+            f"an iterator of samples, got {type(given).__name__}; wrap recorded samples in SeriesSource(data)"
         )
-    return values
+    return np.asarray(values) if jax.tree_util.all_leaves([values]) else SeriesSource(values)
 
 
 def _short(value: float) -> str:
