@@ -170,16 +170,18 @@ def study_intervals(family: Family, n: int, repetitions: int, seed: int) -> list
         for shift in SHIFTS:  # as if the limit lay so many standard errors off the truth
             limit = family.mean - shift * error
             wrong.append(float(np.mean(high <= limit) if shift > 0 else np.mean(low > limit)))
-        covered = (low <= family.mean) & (family.mean <= high)
+        given = np.isfinite(high - low)
+        covered = ((low <= family.mean) & (family.mean <= high))[given]
         rows.append(
             {
                 "data": family.name,
                 "tau_mix": family.tau_mix,
                 "n": n,
                 "method": name,
-                "repetitions": len(covered),
-                "coverage": float(covered.mean()),
-                "width": float(np.mean(high - low) / (2 * 1.96 * error)),
+                "repetitions": len(given),
+                "refused": float(1 - given.mean()),
+                "coverage": float(covered.mean()) if len(covered) else 1.0,
+                "width": float(np.mean((high - low)[given]) / (2 * 1.96 * error)) if len(covered) else np.inf,
                 "wrong": max(wrong),
             }
         )

@@ -1,9 +1,9 @@
 """Intervals for the stationary mean of dependent series, column by column of (n, k).
 
 `batch`, `overlapping` and `bootstrap` hold as n grows, whatever the law, and have no ends (-inf, inf) where rare, large
-values decide and too few of them were seen; `hoeffding`, `bernstein` and `anytime` hold for every n, for values in known
-bounds and a known mixing time. `iid_normal` and `iid_bootstrap` ignore the dependence; they are here to be compared
-with.
+values decide and too few of them were seen; `hoeffding`, `bernstein` and `anytime` hold for every n, for values in
+known bounds and a known mixing time. `iid_normal` and `iid_bootstrap` ignore the dependence; they are here to be
+compared with.
 """
 
 from __future__ import annotations
@@ -227,6 +227,7 @@ def anytime(
     It is tightest at `planned` samples, which must stay the same from look to look; the length of the series unless
     given, which is for one look alone.
     """
+    low, high = (np.broadcast_to(end, values.shape[1]) for end in (low, high))
     found = Known(delta, tau_mix, low, high, len(values) if planned is None else planned)
     found.add(values)
     least, most = found.ends()
