@@ -43,7 +43,7 @@ def paths(kind: Series, n: int, repetitions: int, seed: int) -> Any:
 def watched(kind: Series, n: int, planned: int, looks: int, repetitions: int, seed: int = 0) -> Row:
     """One series watched from its first sample on, looked at `looks` times: how often any interval misses."""
     low, high, first, means = [], [], [], []
-    below, above = [], []
+    below, above, clash = [], [], []
     for values in paths(kind, n, repetitions, seed):
         sequence = Learned(DELTA, values.shape[1], planned)
         under = np.zeros(values.shape[1], bool)
@@ -58,6 +58,7 @@ def watched(kind: Series, n: int, planned: int, looks: int, repetitions: int, se
             found.append(piece)
         above.append(over)
         below.append(under)
+        clash.append(sequence.inconsistent())
     lower, upper, begun, mean = map(np.concatenate, (low, high, first, means))
     too_high, too_low = np.concatenate(above), np.concatenate(below)
     error, given = mean.std(), np.isfinite(upper)
@@ -73,7 +74,7 @@ def watched(kind: Series, n: int, planned: int, looks: int, repetitions: int, se
         "missed": float(np.mean(too_high | too_low)),
         "missed_satisfied": float(np.mean(too_low)),
         "missed_violated": float(np.mean(too_high)),
-        "inconsistent": float(np.mean(lower > upper)),
+        "inconsistent": float(np.mean(np.concatenate(clash))),
         "given": float(given.mean()),
         "first": float(np.median(begun)),
         "width": float(np.median((upper - lower)[given]) / (2 * 1.96 * error)) if given.any() else np.inf,

@@ -28,8 +28,8 @@ class Certificate:
             constraint about which too little was seen has no ends (-inf, inf), and `reason` says why.
         upper: (n,) upper ends.
         verdict: for each constraint "satisfied" (upper <= 0), "violated" (lower > 0), "undecided", or "inconsistent":
-            intervals given at different times have nothing in common, so the series is not stationary, or one of the
-            few in a hundred that miss; there are no ends then, and no verdict about the constraint.
+            anytime intervals given at different times exclude each other or the mean of all samples, so the series is
+            not stationary, or too little was seen; there are no ends then, and nothing is said of the constraint.
         more_samples: for each constraint, about how many more samples would decide it, or show enough for an interval
             where there is none: 0 where it is decided, 2^62 where no number can be given.
         loss_estimate, loss_lower, loss_upper: the same for the loss, an interval of its own; without ends where the
@@ -216,11 +216,9 @@ def unseen(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> Iterator[tu
 
 
 def verdicts(lower: np.ndarray, upper: np.ndarray) -> list[str]:
-    """What intervals for E[g_i(x, xi)] say of E[g_i(x, xi)] <= 0; an empty one says nothing of it."""
-    return [
-        "inconsistent" if low > high else "satisfied" if high <= 0 else "violated" if low > 0 else "undecided"
-        for low, high in zip(lower, upper, strict=True)
-    ]
+    """What intervals for E[g_i(x, xi)] say of E[g_i(x, xi)] <= 0."""
+    ends = zip(lower, upper, strict=True)
+    return ["satisfied" if high <= 0 else "violated" if low > 0 else "undecided" for low, high in ends]
 
 
 def to_decide(n: int, middle: float, low: float, high: float) -> int:

@@ -236,7 +236,7 @@ def anytime(
 
 def anytime_asymptotic(values: np.ndarray, delta: float, planned: int | None = None) -> Bounds:
     """The same without bounds or a mixing time, as n grows: `sequence.Learned`. Columns that have not shown enough have
-    no ends; where ends at different times exclude each other, the lower one is above the upper one."""
+    no ends; where those at different times exclude each other, the lower one is above the upper one."""
     found = Learned(delta, values.shape[1], len(values) if planned is None else planned)
     found.add(values)
     return found.ends()

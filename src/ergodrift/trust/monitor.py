@@ -28,9 +28,11 @@ class Monitor:
     """An anytime-valid certificate that is brought up to date while samples arrive.
 
     While too little was seen to say anything, it is undecided, has no ends, and says why. Intervals are intersected
-    over time: an end once given is not taken back, unless nothing is left between them ("inconsistent"). What it says
-    depends on the samples alone, not on how they were cut into updates; an update costs the same however many came
-    before, and so does the memory.
+    over time. Without bounds, ends that later samples show to have been given too early (they stay correlated for
+    longer, or rare, large values turn up) are taken back. Ends that exclude each other, or the mean of all samples, are
+    a finding of their own, "inconsistent". What it says depends on the samples alone, not on how they were cut into
+    updates, but for the rounding of the functions; an update costs the same however many came before, and so does the
+    memory.
 
     Args:
         problem: loss and constraints.

@@ -6,6 +6,7 @@ looked at after whole blocks only, at times that do not depend on how samples we
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from ergodrift.trust.skewness import stretch, tails
 FIRST, EARLY = 256, 32  # nothing is said before so many samples, nor before planned / EARLY
 FEWEST, MOST = 12, 128  # blocks that a standard error stands on
 VISIBLE = 4  # blocks from which a level can show that samples stay correlated for longer
-REACH = 5  # integrated autocorrelation times in a block
-SLOWER, WIDER = 0.9, 0.6  # quantiles of F: beyond the first, blocks are too short; beyond the second, widened
+REACH, SLOWER = 5, 0.9  # to be given: integrated times in a block, and a quantile of F that no longer block exceeds
 UNSEEN = 1.5  # allowance for skewness, over the number of blocks
-SKEWED = 0.35  # skewness of the mean from which on no ends are given: some 12 rare events
+SKEWED = 0.35  # to be given: the skewness of the mean at most; some 12 rare events
+WIDER = 0.6  # quantile of F beyond which a larger variance of longer blocks widens
+TOO_SHORT, TOO_SLOW, TOO_SKEWED = 2, 0.999, 0.7  # the same three for ends to be taken back, as given too early
 GIVEN, ONE_VALUE, EARLY_DAYS, SHORT_BLOCKS, FEW_EVENTS = range(5)
 
 
@@ -86,7 +88,8 @@ class Learned:
     freedom as n grows with m fixed, for every stationary series that obeys a functional central limit theorem (Glynn
     and Iglehart 1990). delta is shared out among the looks, in proportion to (1 + |log2(n / planned)|)^-2, so all of
     them hold together, and their intersection does. How long blocks must be, and when there were enough of them, is
-    read off the same path (docs/trust.md): until then there are no ends.
+    read off the same path (docs/trust.md): until then there are no ends, and ends that later samples show to have been
+    given too early are taken back.
 
     Args:
         delta: of one column, a number or (k,).
@@ -98,14 +101,15 @@ class Learned:
     def __init__(self, delta: Any, columns: int, planned: int, tau_mix: float | None = None) -> None:
         self.delta, self.planned, self.tau_mix = np.broadcast_to(delta, columns), planned, tau_mix or 0.0
         self.blocks = Blocks(columns)
-        self.lower, self.upper = np.full(columns, -np.inf), np.full(columns, np.inf)
-        self.reason = np.full(columns, EARLY_DAYS)
-        self.needed = np.full(columns, np.inf)
         powers = 2.0 ** np.arange(3, 60)
         looks = np.sort(np.concatenate([powers, 1.5 * powers]))
         self.looks = looks[looks >= max(FIRST, planned / EARLY)]
         weight = 1 / np.square(1 + np.abs(np.log2(self.looks / planned)))
         self.shares = weight / weight.sum()
+        self.low, self.high = (np.full((len(self.looks), columns), end) for end in (-np.inf, np.inf))  # at each look
+        self.early = np.zeros(columns)  # looks after fewer samples turned out to be too early
+        self.reason = np.full(columns, EARLY_DAYS)
+        self.needed = np.full(columns, np.inf)
 
     def add(self, values: np.ndarray) -> None:
         """More samples, (n, k)."""
@@ -115,32 +119,42 @@ class Learned:
             self.blocks.add(values[:until])
             values = values[until:]
             if self.blocks.count == self.looks[at]:
-                self._look(self.delta * self.shares[at])
+                self._look(at)
 
-    def _look(self, delta: np.ndarray) -> None:
-        moments, n = self.blocks.moments(VISIBLE), self.blocks.count
-        level, widened, time = block_level(moments, self.tau_mix)
-        columns = np.arange(len(delta))
-        number = moments.numbers[level]
+    def _look(self, at: int) -> None:
+        moments, n, delta = self.blocks.moments(VISIBLE), self.blocks.count, self.delta * self.shares[at]
+        usable = (moments.numbers >= FEWEST) & (moments.numbers <= MOST)
+        fits = long_enough(moments, REACH, SLOWER, self.tau_mix) & usable[:, None]
+        level, found = np.argmax(fits, axis=0), fits.any(axis=0)
+        columns, number = np.arange(len(delta)), moments.numbers[level]
         up, down = tails(moments, level, UNSEEN)
-        error = np.sqrt(moments.long_run[level, columns] * widened / n)
+        error = np.sqrt(moments.long_run[level, columns] * widening(moments, level) / n)
         # Few blocks know their variance badly: Student's quantile in place of the normal one.
         error = error * scipy.stats.t.isf(delta / 2, number - 1) / scipy.stats.norm.isf(delta / 2)
-        skewed = np.maximum(up, down)
-        moves, found = moments.long_run[0] > 0, np.isfinite(widened)
+        skewed, moves, mean = np.maximum(up, down), moments.long_run[0] > 0, self.blocks.mean
         given = moves & found & (skewed <= SKEWED)
-        mean = self.blocks.mean
-        low, high = mean - error * stretch(down, delta / 2), mean + error * stretch(up, delta / 2)
-        self.lower = np.where(given, np.maximum(self.lower, low), self.lower)
-        self.upper = np.where(given, np.minimum(self.upper, high), self.upper)
+        self.low[at] = np.where(given, mean - error * stretch(down, delta / 2), -np.inf)
+        self.high[at] = np.where(given, mean + error * stretch(up, delta / 2), np.inf)
+        lasting = long_enough(moments, TOO_SHORT, TOO_SLOW, self.tau_mix)
+        shortest = np.where(lasting.any(axis=0), moments.lengths[np.argmax(lasting, axis=0)], np.inf)
+        self.early = np.maximum(FEWEST * shortest, n * np.square(skewed / TOO_SKEWED))
         reasons = [GIVEN, ONE_VALUE, SHORT_BLOCKS, FEW_EVENTS]
-        self.reason = np.select([given | np.isfinite(self.upper), ~moves, ~found], reasons[:3], reasons[3])
-        wanted = [0.0, np.inf, np.maximum(2 * n, 2 * FEWEST * REACH * time), n * np.square(skewed / SKEWED)]
+        self.reason = np.select([np.isfinite(self.ends()[1]), ~moves, ~found], reasons[:3], reasons[3])
+        slow = 2 * FEWEST * REACH * np.max(moments.long_run, axis=0) / np.where(moves, moments.long_run[0], 1.0)
+        wanted = [0.0, np.inf, np.maximum(2 * n, slow), n * np.square(skewed / SKEWED)]
         self.needed = np.select([self.reason == reason for reason in reasons], wanted)
 
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper, (k,)."""
-        return self.lower, self.upper
+        """Lower and upper, (k,): those of all looks that were not too early."""
+        kept = self.looks[:, None] >= self.early
+        return np.where(kept, self.low, -np.inf).max(axis=0), np.where(kept, self.high, np.inf).min(axis=0)
+
+    def inconsistent(self) -> np.ndarray:
+        """Where ends exclude each other, or the mean of all samples, (k,); where all were taken back, these count."""
+        low, high = self.ends()
+        none = np.isinf(high)
+        low, high = np.where(none, self.low.max(axis=0), low), np.where(none, self.high.min(axis=0), high)
+        return (low > high) | (self.mean < low) | (self.mean > high)
 
     def why(self, column: int) -> str:
         """Why there are no ends; nothing where there are."""
@@ -170,39 +184,48 @@ class Learned:
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the next sample needs."""
-        kept = {name: getattr(self, name) for name in ("lower", "upper", "reason", "needed")}
+        kept = {name: getattr(self, name) for name in ("low", "high", "early", "reason", "needed")}
         blocks = {name: getattr(self.blocks, name) for name in ("shift", "sums", "pending")}
         return {**kept, **blocks, "count": np.array(self.blocks.count)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from there."""
-        for name in ("lower", "upper", "reason", "needed"):
+        for name in ("low", "high", "early", "reason", "needed"):
             setattr(self, name, state[name])
         for name in ("shift", "sums", "pending"):
             setattr(self.blocks, name, state[name])
         self.blocks.count = int(state["count"])
 
 
-def block_level(moments: Moments, tau_mix: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per column: the shortest blocks that may pass for independent, how much their variance must be widened (NaN where
-    there are no such blocks) and the integrated autocorrelation time.
+def long_enough(moments: Moments, reach: float, quantile: float, tau_mix: float) -> np.ndarray:
+    """Which blocks may pass for independent, (levels, k).
 
-    Blocks must last REACH integrated times, 10 mixing times where one is known, and no longer blocks may show a larger
-    long-run variance than chance allows (an F test): a slow mode under much fast noise hides in short blocks.
+    They must last `reach` integrated times, twice as many mixing times where one is known, and no longer blocks may
+    show a larger long-run variance than chance allows (a quantile of F): a slow mode hides under fast noise in short
+    blocks.
     """
-    numbers, long_run = moments.numbers, moments.long_run
+    long_run = moments.long_run
     base = np.where(long_run[0] > 0, long_run[0], 1.0)
-    fits = moments.lengths[:, None] >= np.maximum(REACH * long_run / base, 2 * REACH * tau_mix)
-    fits &= ((numbers >= FEWEST) & (numbers <= MOST))[:, None]
-    widened = np.ones_like(long_run)
-    safe = np.where(long_run > 0, long_run, np.inf)
-    for j in np.flatnonzero((numbers >= FEWEST) & (numbers <= MOST)):
-        for longer in range(j + 1, len(numbers)):
-            ratio = long_run[longer] / safe[j]
-            limit, usual = scipy.stats.f.ppf([SLOWER, WIDER], numbers[longer] - 1, numbers[j] - 1)
-            fits[j] &= ratio <= limit
-            widened[j] = np.maximum(widened[j], ratio / usual)
-    level = np.argmax(fits, axis=0)
-    columns = np.arange(long_run.shape[1])
-    chosen = np.where(fits.any(axis=0), widened[level, columns], np.nan)
-    return level, chosen, long_run.max(axis=0) / base
+    fits = moments.lengths[:, None] >= np.maximum(reach * long_run / base, 2 * reach * tau_mix)
+    for j in range(len(long_run)):
+        for longer in range(j + 1, len(long_run)):
+            limit = _f(quantile, moments.numbers[longer], moments.numbers[j])
+            fits[j] &= long_run[longer] <= limit * long_run[j]
+    return fits
+
+
+def widening(moments: Moments, level: np.ndarray) -> np.ndarray:
+    """By how much longer blocks than those of this level, one a column, show a larger long-run variance, beyond what is
+    usual by chance; (k,), 1 at least."""
+    columns, found = np.arange(len(level)), np.ones(len(level))
+    chosen = moments.long_run[level, columns]
+    for longer in range(1, len(moments.numbers)):
+        usual = np.array([_f(WIDER, moments.numbers[longer], number) for number in moments.numbers[level]])
+        ratio = moments.long_run[longer] / np.where(chosen > 0, chosen, np.inf) / usual
+        found = np.where(longer > level, np.maximum(found, ratio), found)
+    return found
+
+
+@functools.cache
+def _f(quantile: float, above: int, below: int) -> float:
+    return float(scipy.stats.f.ppf(quantile, above - 1, below - 1))

@@ -9,7 +9,8 @@ from ergodrift.trust.ranges import Ranges, within
 from ergodrift.trust.sequence import Known, Learned
 
 EMPTY = (
-    "intervals given at different times have nothing in common; the series is not stationary, or too little was seen"
+    "intervals given at different times exclude each other or the mean of all samples; the series is not stationary, "
+    "or too little was seen"
 )
 
 
@@ -54,27 +55,30 @@ class Watch:
         least[self.moving], most[self.moving] = self.constraints.ends()
         every, n = isinstance(self.constraints, Known), self.loss.count
         low, high = (np.maximum(least, self.low), np.minimum(most, self.high)) if every else (least, most)
-        verdict = verdicts(low, high)
+        empty = low > high
+        if isinstance(self.constraints, Learned):
+            empty = self.constraints.inconsistent()
+        ends = np.where(empty, -np.inf, low), np.where(empty, np.inf, high)
+        verdict = ["inconsistent" if bad else said for bad, said in zip(empty, verdicts(*ends), strict=True)]
         reasons, more = [""] * self.number, [0] * self.number
         for i, said in enumerate(verdict):
             if said == "inconsistent":
                 reasons[i], more[i] = EMPTY, NEVER
-            elif not isinstance(self.constraints, Known) and self.constraints.why(i):
+            elif isinstance(self.constraints, Learned) and self.constraints.why(i):
                 reasons[i], more[i] = self.constraints.why(i), int(min(np.ceil(self.constraints.more(i)), NEVER))
             elif said == "undecided":
                 more[i] = to_decide(n, estimate[i], least[i], most[i])
-        empty = low > high
-        ends = np.where(empty, -np.inf, low), np.where(empty, np.inf, high)
         guarantee = "every n" if every else "as n grows"
         return Certificate(
             *(estimate, *ends, verdict, more, *self._of_loss(), self.confidence, "anytime", guarantee, n, reasons)
         )
 
     def _of_loss(self) -> tuple[float, float, float]:
-        mean, (low, high) = float(self.loss.mean[0]), (float(end[0]) for end in self.loss.ends())
+        mean = float(self.loss.mean[0])
         if self.still:
             return mean, mean, mean
-        return (mean, low, high) if low <= high else (mean, -np.inf, np.inf)
+        low, high = (float(end[0]) for end in self.loss.ends())
+        return (mean, -np.inf, np.inf) if self.loss.inconsistent()[0] else (mean, low, high)
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the next sample needs."""
