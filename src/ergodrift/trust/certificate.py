@@ -134,7 +134,9 @@ def judge(
     return Certificate(
         *(estimate, *cut, verdict, more),
         *(float(losses.mean()), *_loss_ends(losses, 1 - confidence, plain, tau_mix, still)),
-        *(confidence, method, "every n" if every else "as n grows", n, reasons, why),
+        *(confidence, method, "every n" if every else "as n grows", n),
+        reason=reasons,
+        why=why,
     )
 
 

@@ -70,7 +70,8 @@ class Watch:
                 more[i] = to_decide(n, estimate[i], least[i], most[i])
         guarantee = "every n" if every else "as n grows"
         return Certificate(
-            *(estimate, *ends, verdict, more, *self._of_loss(), self.confidence, "anytime", guarantee, n, reasons)
+            *(estimate, *ends, verdict, more, *self._of_loss(), self.confidence, "anytime", guarantee, n),
+            reason=reasons,
         )
 
     def _of_loss(self) -> tuple[float, float, float]:
