@@ -83,9 +83,9 @@ def test_a_look_is_students_t_over_blocks():
     """Normal values: shares of delta sum to 1, and every look by itself misses as often as it may."""
     sequence = Learned(0.05, 1, 300)
     assert sequence.shares.sum() == pytest.approx(1)
-    assert sequence.looks[:3].tolist() == [256, 384, 512]
-    y = np.random.default_rng(0).normal(size=(256, 4000))
-    alone = Learned(0.5, 4000, 256)
+    assert sequence.looks[:3].tolist() == [512, 768, 1024]
+    y = np.random.default_rng(0).normal(size=(512, 4000))
+    alone = Learned(0.5, 4000, 512)
     alone.add(y)
     low, high = alone.ends()
     given = np.isfinite(high)
@@ -124,7 +124,7 @@ def test_a_constant_beginning_gives_no_ends(quiet):
     for n in range(0, quiet, 100):
         found = monitor.update(y[n : n + 100])
         assert (found.lower[0], found.upper[0], found.verdict) == (-np.inf, np.inf, ["undecided"])
-    assert "one value" in found.reason[0] or "before 384 samples" in found.reason[0]
+    assert "one value" in found.reason[0] or "before 768 samples" in found.reason[0]
     assert monitor.update(y[quiet:]).verdict == ["undecided"]
 
 
@@ -137,8 +137,8 @@ def test_what_was_not_seen_enough_is_said_with_how_much_more_it_takes():
     assert 200 < still.more(1) < 20_000
     monitor = ed.Monitor(ONE, X)
     early = monitor.update(np.ones((5, 1)))
-    assert early.more_samples == [379]
-    assert "undecided: nothing is said before 384 samples, about 379 more samples would show enough" in str(early)
+    assert early.more_samples == [763]
+    assert "undecided: nothing is said before 768 samples, about 763 more samples would show enough" in str(early)
 
 
 def test_ends_that_exclude_each_other_are_a_finding_of_their_own():

@@ -15,7 +15,7 @@ import scipy
 from ergodrift.trust.blocks import Blocks, Moments, running
 from ergodrift.trust.skewness import stretch, tails
 
-FIRST, EARLY = 256, 32  # nothing is said before so many samples, nor before planned / EARLY
+FIRST, EARLY = 512, 16  # nothing is said before so many samples, nor before planned / EARLY
 FEWEST, MOST = 12, 128  # blocks that a standard error stands on
 VISIBLE = 4  # blocks from which a level can show that samples stay correlated for longer
 REACH, SLOWER = 5, 0.9  # to be given: integrated times in a block, and a quantile of F that no longer block exceeds
