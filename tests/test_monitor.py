@@ -121,7 +121,8 @@ def test_a_violated_constraint_of_rare_events_is_never_certified():
 def test_a_constant_beginning_gives_no_ends(quiet):
     y = np.concatenate([np.full(quiet, -1.0), np.random.default_rng(0).normal(size=200)])[:, None]
     monitor = ed.Monitor(ONE, X)
-    for n in range(0, quiet, 100):
+    found = monitor.update(y[:100])
+    for n in range(100, quiet, 100):
         found = monitor.update(y[n : n + 100])
         assert (found.lower[0], found.upper[0], found.verdict) == (-np.inf, np.inf, ["undecided"])
     assert "one value" in found.reason[0] or "before 768 samples" in found.reason[0]
@@ -165,9 +166,8 @@ def test_a_monitor_says_the_same_however_samples_are_cut(known):
     whole = ed.Monitor(ONE, X, planned=2000, **known).update(y)
     series_ = ed.certify(ONE, X, ed.SeriesSource(y), method="anytime", planned=2000, **known)
     pieces = ed.Monitor(ONE, X, planned=2000, **known)
-    for part in [*np.split(y[:200], 200), *cuts(y[200:], 0)]:
-        found = pieces.update(part)
-    for other in (series_, found):
+    found = [pieces.update(part) for part in [*np.split(y[:200], 200), *cuts(y[200:], 0)]]
+    for other in (series_, found[-1]):
         for name in ("estimate", "lower", "upper", "loss_lower", "loss_upper", "verdict", "more_samples", "reason"):
             np.testing.assert_array_equal(getattr(whole, name), getattr(other, name))
 

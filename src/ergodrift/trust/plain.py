@@ -10,7 +10,9 @@ import numpy as np
 
 def leaves(name: str, tree: Any) -> dict[str, np.ndarray]:
     """The leaves of a pytree by names of a file."""
-    return {f"{name}_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    # bfloat16 and its like have no name in such files; in float64 they are the same numbers.
+    return {f"{name}_{i}": leaf.astype(float) if leaf.dtype.kind == "V" else leaf for i, leaf in enumerate(arrays)}
 
 
 def structure(tree: Any) -> Any:
