@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce test test32 test-slow bench coverage lock clean
+.PHONY: reproduce test test32 test-slow bench coverage sweeps lock clean
 
 reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
 	$(BIN)/ergodrift reproduce
@@ -28,6 +28,9 @@ bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 coverage: $(READY) ## intervals and mixing times on data whose truth is known; writes coverage-out/
 	$(BIN)/python -m ergodrift.experiments.coverage
 
+sweeps: $(READY) ## anytime and batch intervals and relaxation times on data whose truth is known; tables into docs/trust.md
+	$(BIN)/python -m ergodrift.experiments.sweeps --write-docs
+
 # Versions for the commands above are locked; the package itself states ranges.
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python 3.11 or later is needed, this is {sys.version}; pass PYTHON=python3.12"'
@@ -42,4 +45,4 @@ lock: ## bring requirements.lock up to date
 	  --no-emit-index-url pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv bench-results beyond-out coverage-out reproduce-out walk-out
+	rm -rf .venv bench-results beyond-out coverage-out reproduce-out sweeps-out walk-out

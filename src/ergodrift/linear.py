@@ -90,7 +90,7 @@ class Rows(NamedTuple):
     @property
     def real(self) -> Any:
         """(n,) whether a row is one of the state's own."""
-        return jnp.arange(self.features.num_rows) < self.count
+        return jnp.arange(self.features.num_rows, dtype=self.count.dtype) < self.count
 
 
 class Factors(NamedTuple):

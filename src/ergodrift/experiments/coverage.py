@@ -170,6 +170,7 @@ def study_intervals(family: Family, n: int, repetitions: int, seed: int) -> list
         for shift in SHIFTS:  # as if the limit lay so many standard errors off the truth
             limit = family.mean - shift * error
             wrong.append(float(np.mean(high <= limit) if shift > 0 else np.mean(low > limit)))
+        given = np.isfinite(high - low)
         covered = (low <= family.mean) & (family.mean <= high)
         rows.append(
             {
@@ -177,9 +178,10 @@ def study_intervals(family: Family, n: int, repetitions: int, seed: int) -> list
                 "tau_mix": family.tau_mix,
                 "n": n,
                 "method": name,
-                "repetitions": len(covered),
+                "repetitions": len(given),
+                "refused": float(1 - given.mean()),
                 "coverage": float(covered.mean()),
-                "width": float(np.mean(high - low) / (2 * 1.96 * error)),
+                "width": float(np.mean((high - low)[given]) / (2 * 1.96 * error)) if given.any() else np.inf,
                 "wrong": max(wrong),
             }
         )
@@ -318,9 +320,17 @@ def _coverage(rows: list[dict[str, Any]]) -> str:
     lines = []
     for data, tau in dict.fromkeys((row["data"], row["tau_mix"]) for row in rows):
         cells = {row["method"]: row for row in rows if (row["data"], row["tau_mix"]) == (data, tau)}
-        shown = [f"{100 * cells[m]['coverage']:.1f} ({cells[m]['width']:.2g})" if m in cells else "" for m in methods]
+        shown = [_shown(cells[m]) if m in cells else "" for m in methods]
         lines.append([data, f"{tau:g}", *shown])
     return _markdown(["data", "tau_mix", *methods], lines)
+
+
+def _shown(row: dict[str, Any]) -> str:
+    """Coverage, and in brackets width and what was refused in %."""
+    if row["refused"] > 0.995:
+        return "none"
+    refused = f"; {100 * row['refused']:.0f}" if row["refused"] >= 0.005 else ""
+    return f"{100 * row['coverage']:.1f} ({row['width']:.2g}{refused})"
 
 
 def _verdicts(rows: list[dict[str, Any]], ratios: list[int]) -> str:

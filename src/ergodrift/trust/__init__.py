@@ -1,7 +1,8 @@
 """How far dependent data can be trusted: diagnosis of a series or a path, and certificates for a point."""
 
 from ergodrift.trust.certificate import Certificate
-from ergodrift.trust.certify import Monitor, certify
+from ergodrift.trust.certify import certify
 from ergodrift.trust.diagnose import Diagnosis, diagnose
+from ergodrift.trust.monitor import Monitor
 
 __all__ = ["Certificate", "Diagnosis", "Monitor", "certify", "diagnose"]

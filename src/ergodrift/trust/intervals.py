@@ -1,8 +1,9 @@
 """Intervals for the stationary mean of dependent series, column by column of (n, k).
 
-`batch`, `overlapping` and `bootstrap` hold as n grows, whatever the law; `hoeffding`, `bernstein` and `anytime` hold
-for every n, for values in known bounds and a known mixing time. `iid_normal` and `iid_bootstrap` ignore the
-dependence; they are here to be compared with.
+`batch`, `overlapping` and `bootstrap` hold as n grows, whatever the law, and have no ends (-inf, inf) where rare, large
+values decide and too few of them were seen; `hoeffding`, `bernstein` and `anytime` hold for every n, for values in
+known bounds and a known mixing time. `iid_normal` and `iid_bootstrap` ignore the dependence; they are here to be
+compared with.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy as np
 import scipy
 
 from ergodrift.trust.autocorrelation import block_length, integrated_time
+from ergodrift.trust.sequence import Known, Learned
+from ergodrift.trust.skewness import mean_skewness, stretch
 
 STRETCHES = 2**13  # a longer series is first cut into so many means: batches are far longer than that anyway
 REACH = 20  # relaxation times that a batch should last
@@ -31,6 +34,7 @@ FIXED_B = {
     40: (1.0024, 62.84),
 }
 RESAMPLES = 999
+SKEWED = 0.7  # skewness of the mean from which on no interval is given; N rare events have 1 / sqrt(N)
 
 Bounds = tuple[np.ndarray, np.ndarray]
 
@@ -87,16 +91,33 @@ def batch_errors(values: np.ndarray, overlap: bool) -> tuple[np.ndarray, np.ndar
 
 
 def batch(values: np.ndarray, delta: float) -> Bounds:
-    """Batch means: mean +- t_{m-1} x standard error from m batches (Schmeiser 1982)."""
+    """Batch means: mean +- t_{m-1} x standard error from m batches (Schmeiser 1982), `stretched` for skewed values."""
     error, m = batch_errors(values, overlap=False)
-    return _around(values, scipy.stats.t.ppf(1 - delta / 2, m - 1) * error)
+    return stretched(values, scipy.stats.t.ppf(1 - delta / 2, m - 1) * error, delta)
 
 
 def overlapping(values: np.ndarray, delta: float) -> Bounds:
-    """Overlapping batch means (Meketon and Schmeiser 1984); fixed-b critical values (Kiefer and Vogelsang 2005)."""
+    """Overlapping batch means (Meketon and Schmeiser 1984); fixed-b critical values (Kiefer and Vogelsang 2005);
+    `stretched` for skewed values."""
     error, numbers = batch_errors(values, overlap=True)
     scale, freedom = np.array([FIXED_B[m] for m in numbers]).T
-    return _around(values, scale * scipy.stats.t.ppf(1 - delta / 2, freedom) * error)
+    return stretched(values, scale * scipy.stats.t.ppf(1 - delta / 2, freedom) * error, delta)
+
+
+def skewness(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """That of the mean of each column, towards high and towards low values; above `SKEWED` too little was seen."""
+    y = _cut(values)
+    return mean_skewness(y, decay_time(y))
+
+
+def stretched(values: np.ndarray, reach: np.ndarray, delta: float) -> Bounds:
+    """mean +- reach, longer towards the side on which rare, large values lie (`skewness.stretch`); no ends where there
+    were too few of them to say."""
+    up, down = skewness(values)
+    plain = scipy.stats.norm.isf(delta / 2)
+    reach = np.where(np.maximum(up, down) <= SKEWED, reach, np.inf)
+    mean = values.mean(axis=0)
+    return mean - reach * stretch(down, delta / 2) / plain, mean + reach * stretch(up, delta / 2) / plain
 
 
 def bootstrap(values: np.ndarray, delta: float, seed: int = 0) -> Bounds:
@@ -116,7 +137,7 @@ def bootstrap(values: np.ndarray, delta: float, seed: int = 0) -> Bounds:
         # A resample of blocks that are all alike has no spread of its own: it must not blow the ratio up.
         ratio = np.quantile(np.abs(deviation) / np.maximum(error, spread / 4 + 1e-300), 1 - delta)
         reach[column] = ratio * spread * np.sqrt(1 + tau[column] / length) * (1 + ALLOWANCE * tau[column] / n)
-    return _around(values, reach)
+    return _around(values, np.where(np.maximum(*mean_skewness(y, tau)) <= SKEWED, reach, np.inf))
 
 
 def _resample(y: np.ndarray, length: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -186,16 +207,6 @@ def bernstein(
     return _around(values, reach, low, high) if clip else _around(values, reach)
 
 
-def boundary(variance: Any, delta: float, tuned: Any) -> Any:
-    """A level that |M| stays below for ever with probability 1 - delta, `variance` being that of the martingale so far.
-
-    sqrt((V + rho) log((V + rho) / (rho delta^2))), a mixture of normals (Robbins 1970); rho makes it tightest at V =
-    `tuned`.
-    """
-    rho = tuned / (2 * np.log(1 / delta) + np.log(1 + 2 * np.log(1 / delta)))
-    return np.sqrt((variance + rho) * np.log((variance + rho) / (rho * delta**2)))
-
-
 def anytime(
     values: np.ndarray,
     delta: float,
@@ -216,38 +227,19 @@ def anytime(
     It is tightest at `planned` samples, which must stay the same from look to look; the length of the series unless
     given, which is for one look alone.
     """
-    size = int(np.ceil(2 * tau_mix))
-    wide = high - low
-    ends = np.arange(min(size, len(values)), len(values) + 1, size)  # within the first block reach >= b - a
-    step = np.square((size + 2 * tau_mix) * wide) / 4
-    planned = len(values) if planned is None else planned
-    means = np.cumsum(values, axis=0)[ends - 1] / ends[:, None]
-    count = np.arange(1, len(ends) + 1)[:, None]
-    tuned = np.maximum(step * max(planned / size, 1), 1e-300)
-    reach = (boundary(count * step, delta, tuned) + 2 * tau_mix * wide) / ends[:, None]
-    least, most = (means - reach).max(axis=0), (means + reach).min(axis=0)
+    low, high = (np.broadcast_to(end, values.shape[1]) for end in (low, high))
+    found = Known(delta, tau_mix, low, high, len(values) if planned is None else planned)
+    found.add(values)
+    least, most = found.ends()
     return (np.maximum(least, low), np.minimum(most, high)) if clip else (least, most)
 
 
 def anytime_asymptotic(values: np.ndarray, delta: float, planned: int | None = None) -> Bounds:
-    """The same without bounds or a mixing time, as n grows (Waudby-Smith and others 2024): `boundary` with the long-run
-    variance that batch means find, at looks 25 % apart from 50 relaxation times on. `planned` as in `anytime`.
-    """
-    n = len(values)
-    planned = n if planned is None else planned
-    start = max(int(50 * relaxation_time(values)), 64)
-    looks = np.unique((n / 1.25 ** np.arange(60)).astype(int))
-    looks = looks[looks >= min(start, n)]
-    low, high = np.full(values.shape[1], -np.inf), np.full(values.shape[1], np.inf)
-    for look in looks:
-        error, m = batch_errors(values[:look], overlap=False)
-        # Few batches know their variance badly: widened as Student's t is at this confidence.
-        error = error * scipy.stats.t.ppf(1 - delta / 2, m - 1) / scipy.stats.norm.ppf(1 - delta / 2)
-        sample = look * np.square(error)  # the long-run variance of one sample
-        reach = boundary(look * sample, delta, np.maximum(planned * sample, 1e-300)) / look
-        mean = values[:look].mean(axis=0)
-        low, high = np.maximum(low, mean - reach), np.minimum(high, mean + reach)
-    return low, high
+    """The same without bounds or a mixing time, as n grows: `sequence.Learned`. Columns that have not shown enough have
+    no ends; where those at different times exclude each other, the lower one is above the upper one."""
+    found = Learned(delta, values.shape[1], len(values) if planned is None else planned)
+    found.add(values)
+    return found.ends()
 
 
 def iid_normal(values: np.ndarray, delta: float) -> Bounds:

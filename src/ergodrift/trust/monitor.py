@@ -1,0 +1,180 @@
+"""A certificate that is brought up to date while samples arrive, in constant memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ergodrift import check
+from ergodrift.files import replacing
+from ergodrift.problem import Problem
+from ergodrift.source import SeriesSource
+from ergodrift.trust.along import path_values
+from ergodrift.trust.certificate import PLANNED, Certificate
+from ergodrift.trust.plain import leaves, restored, same, structure
+from ergodrift.trust.ranges import checked_bounds, fitting
+from ergodrift.trust.watch import Watch
+
+FORMAT = "ergodrift monitor v1"
+
+
+class Monitor:
+    """An anytime-valid certificate that is brought up to date while samples arrive.
+
+    While too little was seen to say anything, it is undecided, has no ends, and says why. Intervals are intersected
+    over time. Without bounds, ends that later samples show to have been given too early (they stay correlated for
+    longer, or rare, large values turn up) are taken back. Ends that exclude each other, or the mean of all samples, are
+    a finding of their own, "inconsistent". What it says depends on the samples alone, not on how they were cut into
+    updates, but for the rounding of the functions; an update costs the same however many came before, and so does the
+    memory.
+
+    Args:
+        problem: loss and constraints.
+        x: a fixed point.
+        confidence: with which all its intervals of constraints, at all times together, hold.
+        tau_mix, bounds: as in `certify`; with both, the guarantee is for every n.
+        planned: the number of samples at which the interval should be tightest.
+
+    >>> import ergodrift as ed
+    >>> problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x + xi, ed.Ball(2.0))
+    >>> monitor = ed.Monitor(problem, np.array([-0.5]), tau_mix=1, bounds=(-1.5, 0.5))
+    >>> rng = np.random.default_rng(0)
+    >>> monitor.update(rng.choice([-1.0, 1.0], size=(100, 1))).verdict
+    ['undecided']
+    >>> monitor.update(rng.choice([-1.0, 1.0], size=(900, 1))).verdict
+    ['satisfied']
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        x: Any,
+        confidence: float = 0.95,
+        *,
+        tau_mix: float | None = None,
+        bounds: Any = None,
+        planned: int = PLANNED,
+    ) -> None:
+        self.problem, self.x = problem, x
+        self.confidence = check.number("confidence", confidence, above=0.5, below=1)
+        self.tau_mix = None if tau_mix is None else check.number("tau_mix", tau_mix, at_least=1)
+        self.bounds = None if bounds is None else checked_bounds(bounds)
+        self.planned = check.integer("planned", planned, at_least=1)
+        self._watch: Watch | None = None
+        self._first: Any = None  # the first sample: of which shapes all must be, and what a file is checked with
+
+    def update(self, samples: Any) -> Certificate:
+        """Take in more samples (a leading axis of time, of any length) and say where things stand."""
+        source = SeriesSource(samples)
+        losses, constraints = self._values(source)
+        if self._watch is None:
+            self._watch = self._new(constraints.shape[1])
+            self._first = jax.tree.map(np.asarray, source.example)
+        self._watch.add(losses, constraints)
+        return self._watch.certificate()
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples there were."""
+        return 0 if self._watch is None else self._watch.loss.count
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all that goes on with the next sample, the point and the settings; not the functions, and no samples
+        but the first. The file is there whole or not at all, and holds arrays and text only."""
+        if self._watch is None:
+            raise ValueError("there is nothing to save: this monitor has seen no samples")
+        settings = {
+            "confidence": self.confidence,
+            "tau_mix": self.tau_mix,
+            "bounds": None if self.bounds is None else [end.tolist() for end in self.bounds],
+            "planned": self.planned,
+            "constraints": self._watch.number,
+            "x": structure(self.x),
+            "first": structure(self._first),
+        }
+        values = dict(zip(("first_loss", "first_constraints"), self._values(single(self._first)), strict=True))
+        with replacing(Path(path)) as file:
+            np.savez(
+                file,
+                allow_pickle=False,
+                format=FORMAT,
+                settings=json.dumps(settings),
+                **leaves("x", self.x),
+                **leaves("first", self._first),
+                **values,
+                **self._watch.state(),
+            )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], problem: Problem, x: Any = None) -> Monitor:
+        """Go on where a saved monitor was, bit for bit.
+
+        The functions are not in the file: `problem` must be the one it watched, and is refused where it says something
+        else of the first sample. `x` need be given only where it is of a class of its own; it must be the point saved.
+        """
+        try:
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                if "format" not in file or str(file["format"]) != FORMAT:
+                    raise ValueError("it is not one")
+                stored = {name: file[name] for name in file.files}
+                settings = json.loads(str(stored["settings"]))
+                point = restored(settings["x"], "x", stored, x)
+                if x is not None and not same(x, point):
+                    raise ValueError("x is not the point that it watched")
+                options = {name: settings[name] for name in ("tau_mix", "bounds", "planned")}
+                found = cls(problem, point, settings["confidence"], **options)
+                found._first = restored(settings["first"], "first", stored, None)
+                found._watch = found._new(settings["constraints"])
+                found._watch.restore(stored)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # there is no end to what a damaged file makes its readers raise
+            raise ValueError(f"monitor {path} cannot be used: {error}") from error
+        losses, constraints = found._values(single(found._first))
+        told = stored["first_loss"], stored["first_constraints"]
+        agree = constraints.shape == told[1].shape and np.allclose(losses, told[0])
+        if not (agree and np.allclose(constraints, told[1])):
+            raise ValueError(
+                f"monitor {path} watched another problem: of its first sample that said loss {told[0][0]:g} and "
+                f"constraints {told[1][0]}, this one says {losses[0]:g} and {constraints[0]}"
+            )
+        return found
+
+    def _new(self, number: int) -> Watch:
+        ranges = None if self.bounds is None else fitting(self.bounds, number)
+        return Watch(number, self.confidence, self.tau_mix, ranges, self.planned)
+
+    def _values(self, source: SeriesSource) -> tuple[np.ndarray, np.ndarray]:
+        """Losses (n,) and constraints (n, m). Functions are compiled for lengths that are powers of two: samples that
+        arrive in pieces of any length compile a few times only."""
+        count = source.length
+        if self._first is None:
+            self.problem.check(jax.tree.map(jnp.asarray, self.x), source.example)
+        elif shapes(source.example) != shapes(self._first):
+            raise ValueError(
+                f"samples have shapes {shapes(source.example)}, those before had {shapes(self._first)}: one sample has "
+                "one shape throughout"
+            )
+        room = 1 << (count - 1).bit_length()
+        rows = np.minimum(np.arange(room), count - 1)  # filled up with the last one
+        padded = SeriesSource(jax.tree.map(lambda leaf: np.asarray(leaf)[rows], source.data))
+        losses, constraints = path_values(self.problem, padded, self.x, np.arange(count))
+        check.finite("loss along the path", losses)
+        check.finite("constraints along the path", constraints)
+        return losses, constraints
+
+
+def single(sample: Any) -> SeriesSource:
+    """A series of one sample."""
+    return SeriesSource(jax.tree.map(lambda leaf: np.asarray(leaf)[None], sample))
+
+
+def shapes(sample: Any) -> Any:
+    """The shapes of a pytree's leaves."""
+    return jax.tree.map(np.shape, sample)
