@@ -128,7 +128,7 @@ def test_equal_models_share_their_compilation():
     first, data = model_and_data("logistic")
     x, xi = jnp.zeros(4), row(data, 0)
     first.feedback(x, xi)
-    compiled: Any = ed.LinearModel.feedback
+    compiled: Any = ed.LinearModel._feedback
     before = compiled._cache_size()
     ed.LinearModel("logistic", ed.Ball(1.0)).feedback(x, xi)
     assert compiled._cache_size() == before

@@ -213,14 +213,12 @@ def test_a_file_for_another_problem_or_of_another_kind_is_refused(tmp_path):
     other = ed.Problem(loss, lambda x, xi: x + xi - 0.1, ed.Ball(2.0))
     with pytest.raises(ValueError, match="watched another problem"):
         ed.Monitor.load(path, other)
-    with pytest.raises(ValueError, match="x is not the point"):
-        ed.Monitor.load(path, ONE, np.array([-0.4]))
-    assert ed.Monitor.load(path, ONE, X).num_samples == 100
+    assert ed.Monitor.load(path, ONE).num_samples == 100
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ValueError, match="cannot be used"):
+    with pytest.raises(ValueError, match="can be used"):
         ed.Monitor.load(path, ONE)
     np.savez(path, a=np.zeros(3))
-    with pytest.raises(ValueError, match="cannot be used: it is not one"):
+    with pytest.raises(ValueError, match="it has no header"):
         ed.Monitor.load(path, ONE)
     with pytest.raises(FileNotFoundError):
         ed.Monitor.load(tmp_path / "none.npz", ONE)

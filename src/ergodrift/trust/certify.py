@@ -19,6 +19,7 @@ from ergodrift.trust.ranges import checked_bounds, fitting
 from ergodrift.trust.watch import Watch
 
 METHODS = ("batch", "overlapping", "bootstrap", "hoeffding", "bernstein", "anytime", "auto")
+LARGE = 2000  # states of a chain whose mixing time is not worked out unasked
 FRESH = 2**32 - 1  # the seed of a held-out path unless another is given: far from the 0, 1, 2, ... of runs
 
 
@@ -75,7 +76,7 @@ def certify(
     given = None if bounds is None else checked_bounds(bounds)
     losses, constraints, reach, still = held_out(problem, x, source, num_samples, seed)
     ranges = reach if given is None else fitting(given, constraints.shape[1])
-    known, fixed = _known_tau(source, tau_mix), started is not None
+    known, fixed = _known_tau(source, tau_mix, method), started is not None
     warnings = unsteady(source, losses, constraints)
     if method == "anytime":
         watch = Watch(constraints.shape[1], confidence, known, ranges, planned, still=still)
@@ -125,9 +126,13 @@ def _behind(source: Source) -> Source:
     return source.constraints if isinstance(source, Zip) else source
 
 
-def _known_tau(source: Source, tau_mix: float | None) -> float | None:
+def _known_tau(source: Source, tau_mix: float | None, method: str) -> float | None:
+    """The mixing time, where it is known. That of a large chain takes long, or is refused: it is only worked out for
+    those methods that cannot do without it."""
     part = _behind(source)
     if tau_mix is None and isinstance(part, MarkovSource):
+        if method not in ("hoeffding", "bernstein") and part.chain.num_states > LARGE:
+            return None
         return float(part.chain.mixing_time())
     if tau_mix is None and isinstance(part, IIDSource):
         return 1.0

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check
-from ergodrift.files import replacing
+from ergodrift import check, saved
 from ergodrift.problem import Problem
 from ergodrift.source import SeriesSource
 from ergodrift.trust.along import path_values
 from ergodrift.trust.certificate import PLANNED, Certificate
-from ergodrift.trust.plain import leaves, restored, same, structure
 from ergodrift.trust.ranges import checked_bounds, fitting
 from ergodrift.trust.watch import Watch
 
 FORMAT = "ergodrift monitor v1"
+OPTIONS = ("confidence", "tau_mix", "bounds", "planned")
 
 
 class Monitor:
@@ -89,60 +86,37 @@ class Monitor:
         but the first. The file is there whole or not at all, and holds arrays and text only."""
         if self._watch is None:
             raise ValueError("there is nothing to save: this monitor has seen no samples")
-        settings = {
-            "confidence": self.confidence,
-            "tau_mix": self.tau_mix,
-            "bounds": None if self.bounds is None else [end.tolist() for end in self.bounds],
-            "planned": self.planned,
+        first = dict(zip(("loss", "constraints"), self._values(single(self._first)), strict=True))
+        content = {
+            "x": self.x,
+            "options": {name: getattr(self, name) for name in OPTIONS},
+            "first": {"sample": self._first, **first},
             "constraints": self._watch.number,
-            "x": structure(self.x),
-            "first": structure(self._first),
+            "watch": self._watch.state(),
         }
-        values = dict(zip(("first_loss", "first_constraints"), self._values(single(self._first)), strict=True))
-        with replacing(Path(path)) as file:
-            np.savez(
-                file,
-                allow_pickle=False,
-                format=FORMAT,
-                settings=json.dumps(settings),
-                **leaves("x", self.x),
-                **leaves("first", self._first),
-                **values,
-                **self._watch.state(),
-            )
+        saved.write(path, FORMAT, content, {})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], problem: Problem, x: Any = None) -> Monitor:
+    def load(cls, path: str | os.PathLike[str], problem: Problem) -> Monitor:
         """Go on where a saved monitor was, bit for bit.
 
         The functions are not in the file: `problem` must be the one it watched, and is refused where it says something
-        else of the first sample. `x` need be given only where it is of a class of its own; it must be the point saved.
+        else of the first sample.
         """
+        stored = saved.read(path, FORMAT, {})
         try:
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                if "format" not in file or str(file["format"]) != FORMAT:
-                    raise ValueError("it is not one")
-                stored = {name: file[name] for name in file.files}
-                settings = json.loads(str(stored["settings"]))
-                point = restored(settings["x"], "x", stored, x)
-                if x is not None and not same(x, point):
-                    raise ValueError("x is not the point that it watched")
-                options = {name: settings[name] for name in ("tau_mix", "bounds", "planned")}
-                found = cls(problem, point, settings["confidence"], **options)
-                found._first = restored(settings["first"], "first", stored, None)
-                found._watch = found._new(settings["constraints"])
-                found._watch.restore(stored)
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # there is no end to what a damaged file makes its readers raise
+            found = cls(problem, stored["x"], **stored["options"])
+            found._first, first = stored["first"]["sample"], stored["first"]
+            found._watch = found._new(int(stored["constraints"]))
+            found._watch.restore(stored["watch"])
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"monitor {path} cannot be used: {error}") from error
         losses, constraints = found._values(single(found._first))
-        told = stored["first_loss"], stored["first_constraints"]
-        agree = constraints.shape == told[1].shape and np.allclose(losses, told[0])
-        if not (agree and np.allclose(constraints, told[1])):
+        agree = constraints.shape == first["constraints"].shape and np.allclose(losses, first["loss"])
+        if not (agree and np.allclose(constraints, first["constraints"])):
             raise ValueError(
-                f"monitor {path} watched another problem: of its first sample that said loss {told[0][0]:g} and "
-                f"constraints {told[1][0]}, this one says {losses[0]:g} and {constraints[0]}"
+                f"monitor {path} watched another problem: of its first sample that said loss {first['loss'][0]:g} and "
+                f"constraints {first['constraints'][0]}, this one says {losses[0]:g} and {constraints[0]}"
             )
         return found
 
