@@ -25,6 +25,8 @@ from ergodrift.distributed.trip import Trip
 from ergodrift.sampler import BLOCK
 from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
 
+pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
+
 EDPP = ed.edpp(4.0)
 
 
