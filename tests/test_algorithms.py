@@ -37,7 +37,9 @@ ALGORITHMS: dict[str, Callable[[float], ed.Algorithm]] = {
     "wdpp": lambda v: ed.wdpp(),
 }
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-both_dtypes = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+WIDE = bool(jax.config.read("jax_enable_x64"))
+both_dtypes = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64][: 1 + WIDE])
+EPSILON = 1e-14 if WIDE else 1e-6
 
 NUM_SAMPLES = 150  # two blocks of random bits, and a part of a third
 DATA = problems.random_data(np.random.default_rng(0), num_states=3, dimension=3, pairs=1)
@@ -77,7 +79,9 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 
 def assert_close(actual: Any, expected: Any) -> None:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), actual, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=100 * EPSILON, atol=100 * EPSILON), actual, expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,7 @@ def by_hand(name: str, seed: int) -> dict[str, Any]:
     return dict(zip(fields, stacked, strict=True))
 
 
+@pytest.mark.x64("in float32 the sums of the loop, which are compensated, are better")
 @every_algorithm
 def test_the_compiled_loop_equals_a_python_loop(name):
     expected, actual = by_hand(name, seed=4), records(full(name, 4))
@@ -168,7 +173,7 @@ def test_the_compiled_loop_equals_a_python_loop(name):
 def test_points_stay_in_the_domain_and_queues_stay_positive(name):
     result = full(name, 4)
     for points in (result.x, result.x_mean):
-        assert np.linalg.norm(points, axis=-1).max() <= 0.75 * (1 + 1e-14)
+        assert np.linalg.norm(points, axis=-1).max() <= 0.75 * (1 + EPSILON)
     assert np.min(result.queue) == 0
     assert np.max(result.queue) > 0
 
@@ -267,6 +272,7 @@ def test_a_sweep_is_a_vmap(name):
     assert not np.array_equal(swept["x_mean"][0], swept["x_mean"][-1])
 
 
+@pytest.mark.x64("it asks for float64 itself")
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_over_float64_values_leaves_a_float32_run_in_float32(name):
     one, values = SWEEPS[name]
@@ -295,7 +301,7 @@ def test_nothing_is_promoted_behind_the_back_of_the_caller(name, dtype):
     assert {leaf.dtype for leaf in jax.tree.leaves(result)} == {jnp.dtype(dtype)}
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-4), (jnp.float64, 1e-12)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-4), (jnp.float64, 1e-12)][: 1 + WIDE])
 def test_a_run_under_strict_promotion_gives_the_usual_numbers(dtype, tolerance):
     with jax.numpy_dtype_promotion("strict"):
         strict = run(ALGORITHMS["edpp-t"](1.0), seeds=[4], **of_dtype(dtype))
@@ -314,12 +320,13 @@ def test_a_point_may_be_a_mapping(name):
     assert jax.tree.map(jnp.shape, result.x) == {"w": (2, 10, 2), "p": (2, 10, 3)}
     assert jax.tree.map(jnp.shape, result.solution) == {"w": (2, 2), "p": (2, 3)}
     for points in (result.x, result.x_mean):
-        assert np.linalg.norm(points["w"], axis=-1).max() <= 1 + 1e-12
-        np.testing.assert_allclose(np.sum(points["p"], axis=-1), 1, rtol=1e-12)
-        assert np.min(points["p"]) >= 0.05 * (1 - 1e-12)
+        assert np.linalg.norm(points["w"], axis=-1).max() <= 1 + 100 * EPSILON
+        np.testing.assert_allclose(np.sum(points["p"], axis=-1), 1, rtol=100 * EPSILON)
+        assert np.min(points["p"]) >= 0.05 * (1 - 100 * EPSILON)
     assert np.min(result.queue) >= 0
 
 
+@pytest.mark.x64("it asks for float64 itself")
 def test_a_point_of_mixed_precision_is_refused():
     domain, like = problems.GEOMETRIES["product"]
     x0 = problems.random_point(np.random.default_rng(3), domain, like)

@@ -34,6 +34,7 @@ def suffix_start(taken):
     return max(starts, default=0)
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("algorithm", [ed.edpp(3.0), ed.mdpp(1.0)], ids=lambda algorithm: algorithm.name)
 @pytest.mark.parametrize("average", ["uniform", ("polynomial", 0), ("polynomial", 1), ("polynomial", 4), "suffix"])
 def test_the_mean_is_the_weighted_mean_of_the_points(algorithm, average):

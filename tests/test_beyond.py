@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import ergodrift as ed
 from ergodrift.estimator import MultiLevel
@@ -13,6 +14,8 @@ from ergodrift.experiments.laws import by_reversible_transitions, by_transitions
 from ergodrift.experiments.variants import Antithetic, Balanced, Clipped
 from ergodrift.report.figures import draw_sweep
 from ergodrift.types import Feedback
+
+pytestmark = pytest.mark.x64("a study in float64")
 
 
 def test_the_graphs_have_fifty_agents_and_the_walks_the_laws_they_should():

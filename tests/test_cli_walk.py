@@ -15,6 +15,8 @@ from ergodrift import cli
 from ergodrift.experiments.graphs import GRAPHS, network
 from ergodrift.experiments.network import ALGORITHMS, Demo, local_rounds_study, own_rows
 
+pytestmark = pytest.mark.x64("the command sets the precision itself: once is enough")
+
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("agents", [3, 7, 20])

@@ -5,6 +5,8 @@ import pytest
 
 import conformance
 
+pytestmark = pytest.mark.x64("golden vectors")
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

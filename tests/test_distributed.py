@@ -34,6 +34,8 @@ from ergodrift.sampler import random_block
 from ergodrift.types import Feedback
 from walks import AGENTS, DATA, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, close, numbers
 
+pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
+
 ALGORITHMS = {
     "edpp": ed.edpp(4.0),
     "mdpp": ed.mdpp(),

@@ -19,6 +19,8 @@ import pytest
 import ergodrift as ed
 import machines
 
+pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
+
 pytest.importorskip("ray", reason="needs Ray: pip install 'ergodrift[ray]'")
 if reason := machines.why_not():
     pytest.skip(reason, allow_module_level=True)

@@ -25,7 +25,7 @@ from ergodrift.distributed.trip import Trip
 from ergodrift.sampler import BLOCK
 from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.x64("walks equal their simulation to float64's digits")]
 
 EDPP = ed.edpp(4.0)
 walks = sys.modules["ergodrift.distributed.walk"]  # the package exports the function under the same name

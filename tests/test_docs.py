@@ -8,6 +8,8 @@ import pytest
 
 from ergodrift import cli
 
+pytestmark = pytest.mark.x64("the docs set the precision themselves where it matters: once is enough")
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

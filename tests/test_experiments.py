@@ -20,6 +20,8 @@ from ergodrift.experiments import Config, Experiment, configure, reproduce
 from ergodrift.experiments.claims import PAPER_TABLE, claims, table
 from ergodrift.experiments.reproduce import METRICS, grid
 
+pytestmark = pytest.mark.x64("golden numbers")
+
 TINY = configure(seeds=2, samples=1_500, records=20, points=48)
 
 

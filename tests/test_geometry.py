@@ -18,6 +18,8 @@ from scipy.special import xlogy
 
 from ergodrift import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 
+pytestmark = pytest.mark.x64("closed forms to float64's digits")
+
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=20)
 ROUNDING = 1e-11  # a few hundred float64 roundings of numbers up to about 100
 

@@ -16,6 +16,8 @@ import problems
 from ergodrift.memory import UNSEEN
 from ergodrift.types import Feedback
 
+pytestmark = pytest.mark.x64("means over states to float64's digits")
+
 STATES, DIMENSION = 5, 3
 
 

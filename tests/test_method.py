@@ -21,6 +21,8 @@ from ergodrift.estimator import MultiLevel, SingleSample
 from ergodrift.method import DriftPlusPenalty, Method
 from ergodrift.schedule import AdaGrad, Constant, Ergodic
 
+pytestmark = pytest.mark.x64("hand-worked rounds and the lemmas of appendix A, to float64's digits")
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Two rounds by hand. The loss of a feedback is never used by a method, so it is 0 throughout.
 

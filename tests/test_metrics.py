@@ -33,6 +33,7 @@ def mean_constraints(x):
     return np.array([x[0] + x[1] - 1 + CHAIN.stationary @ DATA["e"], x[0] - 3])
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("point", ["x", "x_mean"])
 def test_gap_infeasibility_and_lagrangian_gap_are_what_they_are_defined_to_be(point):
     quality = metrics.evaluate(RESULT, PROBLEM, SOURCE, REFERENCE, point)
@@ -50,6 +51,7 @@ def test_gap_infeasibility_and_lagrangian_gap_are_what_they_are_defined_to_be(po
     np.testing.assert_array_equal(lagrangian, quality.lagrangian_gap)
 
 
+@pytest.mark.x64("its digits are those of float64")
 def test_violation_is_the_sum_of_the_constraints_met_on_the_way():
     """A run recorded at every sample gives each x_t; the sums are then added up by hand."""
     full = ed.run(ed.edpp(7.0), PROBLEM, SOURCE, x0=np.zeros(2), num_samples=600, seeds=[4, 8], record=np.arange(601))
@@ -61,6 +63,7 @@ def test_violation_is_the_sum_of_the_constraints_met_on_the_way():
         np.testing.assert_allclose(metrics.violation(RESULT)[seed, -1], np.sum(met, axis=0), rtol=1e-10)
 
 
+@pytest.mark.x64("its digits are those of float64")
 def test_regret_is_against_the_best_point_for_the_realised_losses():
     regret = metrics.regret(RESULT, PROBLEM, SOURCE)
     paths = np.asarray(SOURCE.paths([4, 8], 600))
@@ -89,6 +92,7 @@ def test_regret_of_a_replayed_path_uses_that_path():
     )
 
 
+@pytest.mark.x64("its digits are those of float64")
 def test_regret_counts_every_sample_of_an_mlmc_round():
     result = ed.run(ed.mdpp(), PROBLEM, SOURCE, x0=np.zeros(2), num_samples=500, record=[500])
     comparator = metrics.benchmarks(result, PROBLEM, SOURCE)[0]

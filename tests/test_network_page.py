@@ -14,6 +14,8 @@ from ergodrift.distributed import Walk
 from ergodrift.experiments.graphs import GRAPHS, network
 from ergodrift.report.network import describe, layout, network_page
 
+pytestmark = pytest.mark.x64("a page is the same in both precisions: once is enough")
+
 ATTACK = "</script><script>document.title = 'broken'</script> {{count}} & <b>bold</b>"
 
 

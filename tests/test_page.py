@@ -13,6 +13,8 @@ from ergodrift.experiments.config import Config
 from ergodrift.report.page import page
 from ergodrift.theory import theorem3
 
+pytestmark = pytest.mark.x64("a page is the same in both precisions: once is enough")
+
 NAMES = ("PD", "PD2", "DPP-T", "DPP-t", "EDPP-T", "EDPP-t", "MDPP", "ADPP")
 POINT_METRICS = ("gap", "infeasibility_0", "infeasibility_1", "lagrangian_gap")
 SUMS = ("regret", "violation_0", "violation_1")

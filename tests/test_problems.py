@@ -13,6 +13,8 @@ import ergodrift as ed
 from ergodrift import Problem, metrics
 from ergodrift.problems import fairness, synthetic
 
+pytestmark = pytest.mark.x64("closed forms to float64's digits")
+
 ROWS = synthetic(3, points=60)
 UNEVEN = [np.delete(column, slice(0, 37), axis=0) for column in ROWS]  # the first state has fewer rows
 

@@ -28,6 +28,8 @@ from ergodrift.experiments.theory import (
 )
 from ergodrift.problems import random_problem
 
+pytestmark = pytest.mark.x64("bounds and lemmas to float64's digits")
+
 CHAIN = ed.MarkovChain(np.full((3, 3), 0.1) + 0.7 * np.eye(3))
 SOURCE = ed.MarkovSource(
     CHAIN, {"c": np.array([[2.0, 1.0], [0.0, 3.0], [1.0, -1.0]]), "e": np.array([0.5, -0.25, -0.25])}

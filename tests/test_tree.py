@@ -80,11 +80,13 @@ def test_leafwise_arithmetic():
     assert tree.squared_norm(a) == 14
 
 
+@pytest.mark.x64("its digits are those of float64")
 def test_the_dtype_of_a_point_is_what_its_leaves_promote_to():
     assert tree.dtype({"a": jnp.zeros(2, jnp.float32), "b": jnp.zeros((), jnp.float32)}) == jnp.float32
     assert tree.dtype([jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.float64)]) == jnp.float64
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("count", [1, 4])
 def test_products_with_the_jacobian_agree_with_einsum(count):
     rng = np.random.default_rng(0)

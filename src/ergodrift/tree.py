@@ -59,8 +59,9 @@ def is_traced(*trees: Any) -> bool:
 
 
 def dtype(x: Any) -> Any:
-    """The floating dtype that all leaves of `x` promote to."""
-    return jnp.result_type(*jax.tree.leaves(x))
+    """The floating dtype that all leaves of `x` promote to, whether or not JAX may promote anything by itself."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*jax.tree.leaves(x))
 
 
 def cast(a: T, kind: Any) -> T:
