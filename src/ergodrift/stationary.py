@@ -177,13 +177,14 @@ def _powers(jumps: Any) -> np.ndarray | None:
     """
     back = scipy.sparse.csr_array(jumps.T)
     laws, spread, taken, every = _starts(jumps.shape[0]), 1.0, 0, 50
+    patience = 500 if jumps.nnz < 1e6 else 100
     while taken < STEPS:
         laws, before = _smoothed(back, laws, every), spread
         spread, taken = _spread(laws), taken + every
         if spread <= AGREED / 100 or AGREED >= spread >= before / 2:  # as near as rounding lets them come
             return _agreed(laws, spread)
         slope = np.log(before / spread) / every if spread < before else 0.0
-        if taken >= 500 and slope * (STEPS - taken) < np.log(spread / AGREED):
+        if taken >= patience and slope * (STEPS - taken) < np.log(spread / AGREED):
             return None
     return _agreed(laws, spread)
 
