@@ -133,7 +133,7 @@ def _balanced(moves: Any) -> np.ndarray | None:
     there = fraction[rows] * moves.data
     with np.errstate(over="ignore"):  # what is so far out of balance is no tie
         again = np.ldexp(fraction[moves.indices] * back.data, np.clip(power[moves.indices] - power[rows], -2000, 2000))
-    if (np.abs(there - again) > 8e-16 * (level.max() + 1) * there).any():
+    if (np.abs(there - again) > 4e-15 * (level.max() + 1) * there).any():
         return None
     law = np.ldexp(fraction, np.clip(power - power.max(), -2000, 0))
     return law / law.sum()
