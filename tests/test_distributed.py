@@ -20,6 +20,7 @@ import scipy
 import ergodrift as ed
 import problems
 from ergodrift import distributed as dd
+from ergodrift import files
 from ergodrift.average import Average
 from ergodrift.distributed import network as networks
 from ergodrift.distributed import roll as rolls
@@ -634,6 +635,9 @@ def test_wrong_arguments_are_named_before_any_process_starts(tmp_path):
         refused(ValueError, r"whole numbers of shape \(tokens, hops\) = \(1, 10\)", paths=np.zeros(length, int))
     refused(ValueError, r"x0 lies outside Ball", x0=ZERO + 5)
     refused(ValueError, r"the folder of .* does not exist", checkpoint=tmp_path / "no" / "file")
+    with files.locked(tmp_path / "walk.npz", "checkpoint"):
+        wanted = r"checkpoint .*walk\.npz is in use by another run in this process"
+        refused(ValueError, wanted, checkpoint=tmp_path / "walk.npz")
     refused(ValueError, r"average must be", average="median")
     with pytest.raises(ValueError, match=r"a file must end in one of"):
         dd.Agent("data.csv")

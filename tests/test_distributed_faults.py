@@ -212,6 +212,21 @@ def test_a_hub_killed_and_resumed_changes_no_bit(cluster, network, tmp_path, mon
     assert resumed.bytes.sum() == whole.bytes.sum() + 2 * ZERO.nbytes  # what was on its way was asked once more
 
 
+def test_a_full_disk_costs_a_walk_its_file_and_nothing_else(network, tmp_path, monkeypatch):
+    file, options = tmp_path / "walk.npz", {"num_samples": 100, "tokens": 2}
+
+    def fails(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        with pytest.warns(UserWarning, match=r"walk\.npz could not be written .*No space left") as said:
+            walked = walk(network, checkpoint=file, checkpoint_every=10, **options)
+    assert len(said) == 2  # once on the way, and at the end
+    assert list(tmp_path.iterdir()) == []
+    assert same(walked.result, walk(network, checkpoint=file, **options).result)
+
+
 def test_a_walk_is_written_every_so_many_seconds_too(network, tmp_path, monkeypatch):
     """By default it would be written after 1,000 hops, and many walks are shorter than that."""
     file, options = tmp_path / "walk.npz", {"num_samples": 100, "tokens": 2}

@@ -133,7 +133,7 @@ def _balanced(moves: Any) -> np.ndarray | None:
     there = fraction[rows] * moves.data
     with np.errstate(over="ignore"):  # what is so far out of balance is no tie
         again = np.ldexp(fraction[moves.indices] * back.data, np.clip(power[moves.indices] - power[rows], -2000, 2000))
-    if (np.abs(there - again) > 8e-16 * (level.max() + 1) * there).any():
+    if (np.abs(there - again) > 4e-15 * (level.max() + 1) * there).any():
         return None
     law = np.ldexp(fraction, np.clip(power - power.max(), -2000, 0))
     return law / law.sum()
@@ -177,13 +177,14 @@ def _powers(jumps: Any) -> np.ndarray | None:
     """
     back = scipy.sparse.csr_array(jumps.T)
     laws, spread, taken, every = _starts(jumps.shape[0]), 1.0, 0, 50
+    patience = 500 if jumps.nnz < 1e6 else 100
     while taken < STEPS:
         laws, before = _smoothed(back, laws, every), spread
         spread, taken = _spread(laws), taken + every
         if spread <= AGREED / 100 or AGREED >= spread >= before / 2:  # as near as rounding lets them come
             return _agreed(laws, spread)
         slope = np.log(before / spread) / every if spread < before else 0.0
-        if taken >= 500 and slope * (STEPS - taken) < np.log(spread / AGREED):
+        if taken >= patience and slope * (STEPS - taken) < np.log(spread / AGREED):
             return None
     return _agreed(laws, spread)
 
