@@ -150,3 +150,12 @@ def test_other_processes_say_the_same(tmp_path):
         done = subprocess.run([sys.executable, file], check=True, capture_output=True, text=True, env=env)
         found.add(done.stdout)
     assert len(found) == 1
+
+
+def test_objects_count_by_what_they_hold():
+    import ergodrift as ed
+
+    links = ["logistic", "hinge", "squared", lambda m: m**2, lambda m: m**3]
+    assert len({code(ed.LinearModel(link, ed.Ball(1.0)).loss) for link in links}) == len(links)
+    one, again = (code(ed.LinearModel(lambda m: -jnp.log(m), ed.Ball(1.0)).loss) for _ in range(2))
+    assert one == again

@@ -194,11 +194,10 @@ def _checked_levels(levels: Any) -> Any:
         return levels
     array = levels if tree.is_traced(levels) else np.asarray(levels)
     whole = array.ndim == 1 and jnp.issubdtype(array.dtype, jnp.signedinteger)
-    known = whole and not tree.is_traced(array)
-    if not whole or (known and (array.min(initial=1) < 1 or array.max(initial=1) >= 2**31)):
-        raise ValueError(
-            f"levels must be a jax.random.key, or whole numbers from 1 to 2^31 - 1, one a round; got {levels!r}"
-        )
+    if not whole or (not tree.is_traced(array) and array.min(initial=1) < 1):
+        raise ValueError(f"levels must be a jax.random.key, or whole numbers >= 1, one a round; got {levels!r}")
+    if not tree.is_traced(array) and array.max(initial=1) >= 2**31:
+        raise ValueError(f"levels must be below 2^31, got {array.max()}; a window has 2^level samples")
     return jnp.asarray(array, jnp.int32)
 
 

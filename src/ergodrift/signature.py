@@ -23,7 +23,7 @@ import numpy as np
 
 # Names, and rules that a derivative has been taken by already: its equations stand where they are used.
 UNSEEN = {"name", "debug_info", "name_and_src_info", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees"}
-PACKAGES = {"builtins", "jax", "jaxlib", "numpy", "scipy", "ergodrift"}  # told by name: they have versions
+PACKAGES = {"builtins", "jax", "jaxlib", "numpy", "scipy"}  # told by name: they have versions
 
 
 def computation(function: Callable[..., Any], *arguments: Any) -> str:

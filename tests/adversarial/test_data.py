@@ -264,7 +264,7 @@ def test_numbers_that_wrap_are_refused_wherever_they_come_in():
             method.step(state, whole._replace(loss=late))
         with pytest.raises(ValueError, match=r"levels must be below 2\^31, got 4294967297"):
             ed.run(ed.mdpp(cap=4), MILLION, ed.IIDSource({"t": np.ones(4)}), x0=x0, num_samples=9, levels=[2**32 + 1])
-        with pytest.raises(ValueError, match=r"levels must be .* from 1 to 2\^31 - 1"):
+        with pytest.raises(ValueError, match=r"levels must be below 2\^31, got 4294967297"):
             ed.mdpp(cap=4).bind(MILLION).init(x0, 1, np.array([2**32 + 1]))
         with pytest.raises(ValueError, match="paths must hold states between 0 and 3, got 4294967296 to"):
             ed.run(ed.dpp(), MILLION, ed.IIDSource({"t": np.ones(4)}), x0=x0, paths=np.array([2**32, 2**32 + 1]))
