@@ -4,7 +4,7 @@ A row of parameters (z, place, bend, turn) is one spectrum, up to its scale: the
 1 - exp(-|z|), so that |z| is the logarithm of the relaxation time; negative z stand for a negative pole. `place` says
 where the second pole is, on the real line below the first in size, or, in a pair, at which angle; `bend` and `turn` are
 the partial autocorrelations of two zeros. On a band of frequencies the zeros live on the band stretched to [0, pi], so
-that they can bend the spectrum there as far as anything outside does. A `free` mask says which of the four are fitted;
+that they bend the spectrum there as far as anything outside the band does. A `free` mask says which of the four are fitted;
 the others stay at 0, where there is no second pole and there are no zeros.
 """
 
@@ -16,12 +16,14 @@ import numpy as np
 
 from ergodrift.trust.spectrum import Spectrum
 
-VISIBLE = 1 / 3  # part of the power at its own frequency that a mode must make up to count
+VISIBLE = 1 / 2  # part of the power at its own frequency that a mode must make up to count
+RESOLVED = np.array([4, 8, 12, 16])  # ordinates off its frequency where that is looked at: no slower mode is seen
 STEEP = 40.0  # how steeply the deviance rises below that
 WIDEST = np.array([1.0, 1.5, 1.5, 1.5])  # of a step
 FARTHEST = np.array([30.0, 3.5, 5.0, 5.0])  # of a parameter: at the ends of tanh nothing moves any more
+FARTHEST_PAIR = np.array([30.0, 12.0, 5.0, 5.0])
 SHARES = np.arctanh([-0.9, -0.5, 0.0, 0.4, 0.7, 0.9, 0.97])  # second poles over the first that a search starts from
-TURNS = np.array([0.003, 0.01, 0.03, 0.08, 0.18, 0.35, 0.55, 0.8, 0.95])  # angles of a pair over pi
+TURNS = np.array([0.0003, 0.001, 0.003, 0.01, 0.03, 0.08, 0.18, 0.35, 0.55, 0.8, 0.95])  # angles of a pair over pi
 BENDS = np.arctanh([[-0.98, 0], [-0.9, 0], [-0.6, 0], [0, 0], [0.6, 0], [0.95, 0], [0, 0.5], [0, 0.9], [0, -0.6],
                     [0.9, 0.9], [0.6, 0.6], [-0.6, 0.6], [-0.9, 0.9], [-0.9, -0.6], [-0.95, 0.5], [-0.6, -0.9]])  # fmt: skip
 
@@ -42,10 +44,12 @@ class Band(NamedTuple):
     spectrum: Spectrum
     low: float
     high: float
+    n: int  # samples
 
     def stretched(self, frequency: Any) -> Any:
-        """cos of the frequency on the band stretched to [0, pi]."""
-        return np.cos((frequency - self.low) * np.pi / (self.high - self.low))
+        """cos of the frequency, stretched so that it runs from 1 to -1 over the band."""
+        low, high = np.cos(self.low), np.cos(self.high)
+        return 1 - 2 * (low - np.cos(frequency)) / (low - high)
 
     def deviance(self, log: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """-2 log-likelihood of log spectra (rows, bins), their scale fitted; and power over spectrum, (rows, bins)."""
@@ -107,15 +111,18 @@ def hidden(v: np.ndarray, pair: np.ndarray, band: Band) -> np.ndarray:
     def other(w: Any) -> Any:
         return (1 - mu * np.exp(-1j * w)) * (1 - np.conj(mu) * np.exp(1j * w))
 
-    def pair_other(w: Any) -> Any:
-        return (1 - mu * np.exp(-1j * w)) * (1 - np.conj(mu) * np.exp(1j * w))
-
     bend, turn = np.tanh(v[:, 2]), np.tanh(v[:, 3])
     reach = (band.high - band.low) / np.pi
     far = at + 1j * np.maximum(decay, -30 * reach)  # farther off the circle the cosine would overflow
-    zeros = [_square(band.stretched(w), bend * (1 + turn), turn) for w in (far, at)]
-    part = np.abs(zeros[0] / (zeros[1] + 1e-12)) / np.maximum(np.abs(other(pole) / other(at)), 1e-12)
-    return np.maximum(np.log(VISIBLE) - np.log(part + 1e-12), 0.0)
+    near = at + np.where(at > np.pi / 2, -1, 1) * (2 * np.pi / band.n * RESOLVED)[:, None]
+    zeros = np.abs(_square(band.stretched(near), bend * (1 + turn), turn))
+    mode = 1 / np.abs((1 - lam * np.exp(1j * np.where(pair, at, 0) - 1j * near)) ** 2)
+    weight = np.abs(_square(band.stretched(pole), bend * (1 + turn), turn)) / np.maximum(np.abs(other(pole)), 1e-12)
+    part = weight * mode.sum(axis=0) / np.sum(zeros * mode / np.abs(other(near)), axis=0)
+    # A peak narrower than the bin that it stands in would not be seen there.
+    width = np.interp(at, band.spectrum.frequency, band.spectrum.size) * 2 * np.pi / band.n
+    narrow = np.abs(v[:, 0]) + np.log(width / 2)
+    return np.maximum(np.log(VISIBLE) - np.log(part + 1e-12), 0.0) + np.maximum(narrow, 0.0)
 
 
 def starts(z: np.ndarray, pair: bool, zeros: int, second: bool, band: Band) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +151,7 @@ def fitted(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows at their least deviance over the free parameters, by Fisher scoring with damping; and the deviance."""
     size, frequency = band.spectrum.size, band.spectrum.frequency
-    total, diagonal = size.sum(), np.arange(4)
+    total, diagonal, top = size.sum(), np.arange(4), np.log(band.n / 3)
 
     def look(v: np.ndarray) -> tuple[np.ndarray, ...]:
         log, slopes = log_spectrum(v, pair, band, frequency)
@@ -152,9 +159,10 @@ def fitted(
         short = hidden(v, pair, band)
         return deviance + STEEP * short**2, ratio, slopes * free[:, :, None], short
 
+    far = np.where(pair[:, None], FARTHEST_PAIR, FARTHEST)
     now = look(v)
     damp = np.full(len(v), 1e-3)
-    for step in range(steps):
+    for _ in range(steps):
         deviance, ratio, slopes, short = now
         centred = slopes - (slopes @ size)[:, :, None] / total
         weighted = centred * size
@@ -166,14 +174,14 @@ def fitted(
             weight = weight + STEEP * by[:, :, None] * by[:, None, :]
         weight[:, diagonal, diagonal] += damp[:, None] * weight[:, diagonal, diagonal] + 1e-6 + (1 - free)
         move = np.clip(np.linalg.solve(weight, score[..., None])[..., 0], -WIDEST, WIDEST)
-        ahead = np.clip(v + move * free, -FARTHEST, FARTHEST)
-        ahead[:, 0] = np.where(pair, np.maximum(ahead[:, 0], 1e-2), ahead[:, 0])
+        ahead = np.clip(v + move * free, -far, far)
+        ahead[:, 0] = np.clip(np.where(pair, np.maximum(ahead[:, 0], 1e-2), ahead[:, 0]), -top, top)
         then = look(ahead)
         better = then[0] < deviance
-        gain = np.max(deviance - then[0], where=better, initial=0.0)
+        moving = np.where(better, deviance - then[0] > 0.02, damp < 1e3)
         v = np.where(better[:, None], ahead, v)
         now = tuple(np.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(then, now, strict=True))
         damp = np.where(better, damp / 5, damp * 6)
-        if gain < 0.02 and step > 1:
+        if not moving.any():
             break
     return v, now[0]

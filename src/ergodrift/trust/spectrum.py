@@ -34,16 +34,19 @@ class Spectrum(NamedTuple):
 
     @staticmethod
     def of(series: np.ndarray) -> Spectrum:
+        """The spectrum of a series (n,), of mean power 1."""
         n = len(series)
         transform, window = transformed(series), taper(n)
         power = np.square(transform.real) + np.square(transform.imag)
         edges = _edges(power)
         size = np.diff(edges)
         frequency = 2 * np.pi / n * (edges[:-1] + 1 + (size - 1) / 2)
-        power = np.add.reduceat(power, edges[:-1]) / size
+        # A line of a spectrum that is nothing else leaves empty bins, whose logarithm nothing could fit.
+        power = np.add.reduceat(power, edges[:-1]) / size / power.mean() + 1e-13
         return Spectrum(power, frequency, size.astype(float), float(n * np.sum(window**4)))
 
     def within(self, low: float, high: float) -> Spectrum:
+        """The bins whose frequency lies in [low, high]."""
         kept = (self.frequency >= low) & (self.frequency <= high)
         return Spectrum(self.power[kept], self.frequency[kept], self.size[kept], self.spread)
 
