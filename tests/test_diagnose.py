@@ -90,9 +90,9 @@ def test_a_markov_source_is_diagnosed_from_one_path():
 
 def test_functions_along_the_path_are_listed_and_constant_ones_left_out():
     found = ed.diagnose(SOURCE, PROBLEM, np.array([0.5]), num_samples=5000)
-    assert [q.name for q in found.quantities] == ["loss", "constraint 1", "loss gradient 1"]
+    assert [q.name for q in found.quantities] == ["loss", "constraint 0", "loss gradient 0"]
     at_zero = ed.diagnose(SOURCE, PROBLEM, np.array([0.0]), num_samples=5000)  # the loss is 1 in both states there
-    assert [q.name for q in at_zero.quantities] == ["constraint 1", "loss gradient 1"]
+    assert [q.name for q in at_zero.quantities] == ["constraint 0", "loss gradient 0"]
 
 
 @pytest.mark.parametrize("kind", ["array", "columns", "source", "stream"])

@@ -1,11 +1,11 @@
 """Rational spectra with one pole singled out, and Whittle's likelihood of them, for many models at a time.
 
-A row of parameters (z, place, bend, turn) is one spectrum, up to its scale: the modulus of the slowest pole is
+A row of parameters (z, place, bend, turn) is one spectrum, up to its scale. The modulus of the slowest pole is
 1 - exp(-|z|), so that |z| is the logarithm of the relaxation time; negative z stand for a negative pole. `place` says
-where the second pole is, on the real line below the first in size, or, in a pair, at which angle; `bend` and `turn` are
-the partial autocorrelations of two zeros. On a band of frequencies the zeros live on the band stretched to [0, pi], so
-that they bend the spectrum there as far as anything outside the band does. A `free` mask says which of the four are fitted;
-the others stay at 0, where there is no second pole and there are no zeros.
+where the second pole is: on the real line, below the first in size, or, in a pair, at which angle. `bend` and `turn`
+are the partial autocorrelations of two zeros. On a band of frequencies the zeros live on the band stretched to [0, pi],
+so that they bend the spectrum there as far as anything outside the band does. A `free` mask says which of the four are
+fitted; the others stay at 0, where there is no second pole and there are no zeros.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ VISIBLE = 1 / 2  # part of the power at its own frequency that a mode must make 
 RESOLVED = np.array([4, 8, 12, 16])  # ordinates off its frequency where that is looked at: no slower mode is seen
 STEEP = 40.0  # how steeply the deviance rises below that
 WIDEST = np.array([1.0, 1.5, 1.5, 1.5])  # of a step
-FARTHEST = np.array([30.0, 3.5, 5.0, 5.0])  # of a parameter: at the ends of tanh nothing moves any more
-FARTHEST_PAIR = np.array([30.0, 12.0, 5.0, 5.0])
-SHARES = np.arctanh([-0.9, -0.5, 0.0, 0.4, 0.7, 0.9, 0.97])  # second poles over the first that a search starts from
-TURNS = np.array([0.0003, 0.001, 0.003, 0.01, 0.03, 0.08, 0.18, 0.35, 0.55, 0.8, 0.95])  # angles of a pair over pi
-BENDS = np.arctanh([[-0.98, 0], [-0.9, 0], [-0.6, 0], [0, 0], [0.6, 0], [0.95, 0], [0, 0.5], [0, 0.9], [0, -0.6],
-                    [0.9, 0.9], [0.6, 0.6], [-0.6, 0.6], [-0.9, 0.9], [-0.9, -0.6], [-0.95, 0.5], [-0.6, -0.9]])  # fmt: skip
+FARTHEST = np.array([[30.0, 3.5, 5.0, 5.0], [30.0, 12.0, 5.0, 5.0]])  # of parameters, of a pair: where tanh is flat
+# Where a search starts: second poles over the first, angles of a pair over pi, zeros.
+SHARES = np.arctanh([-0.9, -0.5, 0.0, 0.4, 0.7, 0.9, 0.97])
+ANGLES = np.array([0.0003, 0.001, 0.003, 0.01, 0.03, 0.08, 0.18, 0.35, 0.55, 0.8, 0.95])
+ONE_ZERO = [(-0.98, 0), (-0.9, 0), (-0.6, 0), (0.6, 0), (0.95, 0)]
+TWO_ZEROS = [(0, -0.6), (0, 0.5), (0, 0.9), (0.6, 0.6), (0.9, 0.9), (-0.6, -0.9), (-0.6, 0.6), (-0.9, -0.6),
+             (-0.9, 0.9), (-0.95, 0.5)]  # fmt: skip
+BENDS = np.arctanh([(0, 0), *ONE_ZERO, *TWO_ZEROS])
+COUNTS = (1, 1 + len(ONE_ZERO), len(BENDS))  # how many of these have 0, at most 1, at most 2 zeros
+PROMISING = 12  # starts for each z that are looked at closely
 
 
 def size_of(z: Any) -> Any:
@@ -87,7 +91,9 @@ def log_spectrum(v: np.ndarray, pair: np.ndarray, band: Band, frequency: np.ndar
 
     x = 4 * np.sin(frequency / 2) ** 2
     poles = (s**2)[:, None] + m[:, None] * x + b[:, None] * x**2 + 1e-300
-    slopes = [-((2 * s * by[0])[:, None] + by[1][:, None] * x + by[2][:, None] * x**2) / poles for by in (by_z, by_place)]
+    slopes = [
+        -((2 * s * by[0])[:, None] + by[1][:, None] * x + by[2][:, None] * x**2) / poles for by in (by_z, by_place)
+    ]
     d = band.stretched(frequency)
     bend, turn = np.tanh(v[:, 2:3]), np.tanh(v[:, 3:4])
     a = bend * (1 + turn)
@@ -99,56 +105,56 @@ def log_spectrum(v: np.ndarray, pair: np.ndarray, band: Band, frequency: np.ndar
 
 
 def hidden(v: np.ndarray, pair: np.ndarray, band: Band) -> np.ndarray:
-    """By how much, in logarithms, the mode's part of the power at its own frequency falls short of `VISIBLE`; 0 or more.
+    """By how much, in logarithms, a mode is too faint or its peak too narrow to be seen; 0 where it is seen.
 
-    By partial fractions: what is left of f without the pole, at the pole over at the frequency of the mode.
+    Its part of the power near its own frequency is to reach `VISIBLE`. By partial fractions the weight of a pole is
+    what is left of f without it, at the pole.
     """
     lam, at = size_of(v[:, 0]), angle(v, pair)
-    decay = np.log(np.maximum(np.abs(lam), 1e-3))
-    pole = at + 1j * decay
-    mu = lam * np.where(pair, np.exp(-1j * at), np.tanh(v[:, 1]))  # the other pole
-
-    def other(w: Any) -> Any:
-        return (1 - mu * np.exp(-1j * w)) * (1 - np.conj(mu) * np.exp(1j * w))
-
-    bend, turn = np.tanh(v[:, 2]), np.tanh(v[:, 3])
-    reach = (band.high - band.low) / np.pi
-    far = at + 1j * np.maximum(decay, -30 * reach)  # farther off the circle the cosine would overflow
+    pole = at + 1j * np.log(np.maximum(np.abs(lam), 1e-3))
     near = at + np.where(at > np.pi / 2, -1, 1) * (2 * np.pi / band.n * RESOLVED)[:, None]
-    zeros = np.abs(_square(band.stretched(near), bend * (1 + turn), turn))
-    mode = 1 / np.abs((1 - lam * np.exp(1j * np.where(pair, at, 0) - 1j * near)) ** 2)
-    weight = np.abs(_square(band.stretched(pole), bend * (1 + turn), turn)) / np.maximum(np.abs(other(pole)), 1e-12)
-    part = weight * mode.sum(axis=0) / np.sum(zeros * mode / np.abs(other(near)), axis=0)
+    mu = lam * np.where(pair, np.exp(-1j * at), np.tanh(v[:, 1]))  # the other pole
+    bend, turn = np.tanh(v[:, 2]), np.tanh(v[:, 3])
+
+    def rest(w: Any) -> Any:
+        """f at w without the pole."""
+        other = (1 - mu * np.exp(-1j * w)) * (1 - np.conj(mu) * np.exp(1j * w))
+        return np.abs(_square(band.stretched(w), bend * (1 + turn), turn)) / np.maximum(np.abs(other), 1e-12)
+
+    mode = 1 / np.square(np.abs(1 - lam * np.exp(1j * np.where(pair, at, 0) - 1j * near)))
+    part = rest(pole) * mode.sum(axis=0) / np.sum(rest(near) * mode, axis=0)
     # A peak narrower than the bin that it stands in would not be seen there.
     width = np.interp(at, band.spectrum.frequency, band.spectrum.size) * 2 * np.pi / band.n
     narrow = np.abs(v[:, 0]) + np.log(width / 2)
     return np.maximum(np.log(VISIBLE) - np.log(part + 1e-12), 0.0) + np.maximum(narrow, 0.0)
 
 
-def starts(z: np.ndarray, pair: bool, zeros: int, second: bool, band: Band) -> tuple[np.ndarray, np.ndarray]:
-    """For each z the best of a grid of the other parameters, (len(z), 4), and its deviance."""
+def starts(z: np.ndarray, places: np.ndarray, pair: bool, band: Band) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each z the best of a grid of the other parameters, (len(z), 4), and its deviance: with 0, 1 and 2 zeros."""
     power, frequency, size, _ = band.spectrum
-    places = np.log(TURNS / (1 - TURNS)) if pair else SHARES if second else np.zeros(1)
-    bends = BENDS[[np.count_nonzero(row) <= zeros and (zeros == 2 or row[1] == 0) for row in BENDS]]
     poles = np.zeros((len(z) * len(places), 4))
     poles[:, 0], poles[:, 1] = np.repeat(z, len(places)), np.tile(places, len(z))
     log, _ = log_spectrum(poles, np.full(len(poles), pair), band, frequency)
-    bend, turn = np.tanh(bends[:, :1]), np.tanh(bends[:, 1:])
+    bend, turn = np.tanh(BENDS[:, :1]), np.tanh(BENDS[:, 1:])
     number = np.log(_square(band.stretched(frequency), bend * (1 + turn), turn) + 1e-12)
     total, middle, centre = size.sum(), log.mean(axis=1, keepdims=True), number.mean(axis=1, keepdims=True)
     # f is a product, so that all sums of power over f are one product of matrices.
     scale = (size * power * np.exp(middle - log)) @ np.exp(centre - number).T / total
-    found = 2 * ((log @ size)[:, None] + number @ size + total * (np.log(scale) - middle - centre.T))
-    rows = np.repeat(poles, len(bends), axis=0)
-    rows[:, 2:] = np.tile(bends, (len(poles), 1))
-    found = found.ravel() + STEEP * hidden(rows, np.full(len(rows), pair), band) ** 2
-    best = found.reshape(len(z), -1).argmin(axis=1) + np.arange(len(z)) * (len(rows) // len(z))
-    return rows[best], found[best]
+    grid = 2 * ((log @ size)[:, None] + number @ size + total * (np.log(scale) - middle - centre.T))
+    found = []
+    for count in COUNTS:
+        deviance = grid[:, :count].reshape(len(z), -1)
+        best = np.argsort(deviance, axis=1)[:, :PROMISING]
+        rows = poles.reshape(len(z), len(places), 4)[np.arange(len(z))[:, None], best // count]
+        rows[..., 2:] = BENDS[best % count]
+        faint = hidden(rows.reshape(-1, 4), np.full(rows[..., 0].size, pair), band).reshape(best.shape)
+        deviance = np.take_along_axis(deviance, best, axis=1) + STEEP * faint**2
+        first = np.arange(len(z)), deviance.argmin(axis=1)
+        found.append((rows[first], deviance[first]))
+    return found
 
 
-def fitted(
-    v: np.ndarray, pair: np.ndarray, free: np.ndarray, band: Band, steps: int
-) -> tuple[np.ndarray, np.ndarray]:
+def fitted(v: np.ndarray, pair: np.ndarray, free: np.ndarray, band: Band, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows at their least deviance over the free parameters, by Fisher scoring with damping; and the deviance."""
     size, frequency = band.spectrum.size, band.spectrum.frequency
     total, diagonal, top = size.sum(), np.arange(4), np.log(band.n / 3)
@@ -159,7 +165,7 @@ def fitted(
         short = hidden(v, pair, band)
         return deviance + STEEP * short**2, ratio, slopes * free[:, :, None], short
 
-    far = np.where(pair[:, None], FARTHEST_PAIR, FARTHEST)
+    far = FARTHEST[pair.astype(int)]
     now = look(v)
     damp = np.full(len(v), 1e-3)
     for _ in range(steps):

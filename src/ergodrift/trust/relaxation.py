@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from ergodrift.trust.rational import Band, angle, fitted, log_spectrum, starts
+from ergodrift.trust.rational import ANGLES, SHARES, Band, angle, fitted, log_spectrum, starts
 from ergodrift.trust.spectrum import Spectrum, transformed
 
-MODELS = [(kind, zeros) for kind in ("one", "two", "pair") for zeros in (0, 1, 2)]
+KINDS = {"one": np.zeros(1), "two": SHARES, "pair": np.log(ANGLES / (1 - ANGLES))}
 SIZES, CANDIDATES, STEPS = 28, 3, 14  # relaxation times a search starts from, how many are followed, and how far
-CHOSEN, ADMITTED = 3.0, 2.9  # what a parameter must gain in deviance to be in the estimate, and in the interval
+CHOSEN, ADMITTED = 4.0, 2.9  # what a parameter must gain in deviance to be in the estimate, and in the interval
 LOOSER, LOOSEST = 1.15, 10.0  # data that are not Gaussian: what all intervals, and at most, are widened by
 BLOCKS, LONG = (8, 50), 8  # blocks, of so many relaxation times, that the spread of the score is seen from
 LOCAL = 15.0  # how far from its mode, in multiples of 1 / tau, frequencies are looked at
@@ -48,7 +48,7 @@ class Fits(NamedTuple):
         return Fits(*(part[rows] for part in self))
 
     def cost(self, each: float) -> np.ndarray:
-        """What a model costs: its parameters; and a pair may lie at some tau angles, at one of which chance finds it."""
+        """What a model costs: its parameters; a pair may lie at some tau angles, and chance finds it at one of them."""
         places = np.exp(np.abs(self.v[:, 0])) * angle(self.v, self.pair) / np.pi
         return each * self.free.sum(axis=1) + np.where(self.pair, 2 * np.log1p(places), 0.0)
 
@@ -57,10 +57,11 @@ def relaxation(series: np.ndarray, confidence: float = 0.95) -> Relaxation:
     """tau = 1 / (1 - |lambda|) of the slowest visible mode of one series (n,), with an interval.
 
     The autocorrelation is taken to be a sum of terms lambda^k, or lambda^k cos(theta k + phi), but for its first few
-    lags; a mode is visible if it makes up half of the power at its own frequency. Spectra with one pole, two, or a pair,
-    and up to two zeros (ARMA(1, 0) to ARMA(2, 2); on a band, anything that looks like it there) are fitted by Whittle's
-    likelihood (Whittle 1953; Dzhaparidze 1986), and compared by an information criterion (Akaike 1974). The interval
-    holds all tau whose profile likelihood, in any model that the data do not clearly speak against, is near the best.
+    lags; a mode is visible if it makes up half of the power at its own frequency. Spectra with one pole, two, or a
+    pair, and up to two zeros (ARMA(1, 0) to ARMA(2, 2); on a band, anything that looks like it there) are fitted by
+    Whittle's likelihood (Whittle 1953; Dzhaparidze 1986), and compared by an information criterion (Akaike 1974). The
+    interval holds all tau whose profile likelihood, in any model that the data do not clearly speak against, is near
+    the best.
     Its quantile is widened by as much as the score varies more, from block to block, than it would for Gaussian data
     (Godambe 1960; White 1982).
 
@@ -68,7 +69,8 @@ def relaxation(series: np.ndarray, confidence: float = 0.95) -> Relaxation:
     independent data has no mode; what is found is the exponential whose spectrum bends alike at 0, which for a plain
     average of L has tau (tau - 1) = (L^2 - 1) / 12.
     """
-    n, spectrum = len(series), Spectrum.of(series)
+    n, transform = len(series), transformed(series)
+    spectrum = Spectrum.of(transform, n)
     low, high, last = 0.0, np.pi, False
     while True:
         band = Band(spectrum.within(low, high), low, high, n)
@@ -79,7 +81,9 @@ def relaxation(series: np.ndarray, confidence: float = 0.95) -> Relaxation:
             before, best = best, int(np.argmin(found.deviance / looser + found.cost(CHOSEN)))
             if best == before:
                 break
-            looser = LOOSER * spectrum.spread * _looseness(found.at(np.array([best])), directions[best], band, series)
+            looser = (
+                LOOSER * spectrum.spread * _looseness(found.at(np.array([best])), directions[best], band, transform)
+            )
         chosen = found.at(np.array([best]))
         tau, centre = float(np.exp(abs(chosen.v[0, 0]))), float(angle(chosen.v, chosen.pair)[0])
         fits = _fits(chosen, looser, band)
@@ -106,23 +110,20 @@ def relaxation(series: np.ndarray, confidence: float = 0.95) -> Relaxation:
 def _fit(band: Band) -> Fits:
     """The best fit of every model on a band."""
     z = np.linspace(0.02, np.log(band.n / 3), SIZES)
-    rows, pairs, frees, numbers = [], [], [], []
-    for number, (kind, zeros) in enumerate(MODELS):
-        at = z if band.low == 0 or kind == "pair" else z[:0]
-        if kind != "pair" and band.high == np.pi:
-            at = np.concatenate([-z[::-2], at])  # slow alternating series are rare
-        if not len(at):
-            continue
-        v, deviance = starts(at, kind == "pair", zeros, kind == "two", band)
-        kept: list[int] = []
-        for i in np.argsort(deviance):  # the best, and others that are not their neighbours
-            if len(kept) < CANDIDATES and all(abs(i - j) > 1 for j in kept):
-                kept.append(int(i))
-        rows.append(v[kept])
-        pairs += [kind == "pair"] * len(kept)
-        frees += [[1, kind != "one", zeros >= 1, zeros == 2]] * len(kept)
-        numbers += [number] * len(kept)
-    pair, free, model = np.array(pairs), np.array(frees, dtype=float), np.array(numbers)
+    both = np.concatenate([-z[::-2] if band.high == np.pi else z[:0], z if band.low == 0 else z[:0]])
+    rows, pairs, frees = [], [], []
+    for kind, places in KINDS.items():
+        at = z if kind == "pair" else both  # slow alternating series are rare: fewer of them
+        for zeros, (v, deviance) in enumerate(starts(at, places, kind == "pair", band) if len(at) else []):
+            kept: list[int] = []
+            for i in np.argsort(deviance):  # the best, and others that are not their neighbours
+                if len(kept) < CANDIDATES and all(abs(i - j) > 1 for j in kept):
+                    kept.append(int(i))
+            rows.append(v[kept])
+            pairs += [kind == "pair"] * len(kept)
+            frees += [[1, kind != "one", zeros >= 1, zeros == 2]] * len(kept)
+    pair, free = np.array(pairs), np.array(frees, dtype=float)
+    model = np.concatenate([np.full(len(part), i) for i, part in enumerate(rows)])
     v, deviance = fitted(np.concatenate(rows), pair, free, band, STEPS)
     best = np.array([np.flatnonzero(model == m)[np.argmin(deviance[model == m])] for m in np.unique(model)])
     return Fits(v[best], pair[best], free[best], deviance[best])
@@ -141,19 +142,20 @@ def _directions(fits: Fits, band: Band) -> tuple[np.ndarray, np.ndarray]:
     return np.array(errors), np.array(found)
 
 
-def _looseness(fit: Fits, direction: np.ndarray, band: Band, series: np.ndarray) -> float:
+def _looseness(fit: Fits, direction: np.ndarray, band: Band, transform: np.ndarray) -> float:
     """The variance of the score of z over what it is for Gaussian data; between 1 and `LOOSEST`.
 
-    The score, a sum over frequencies of (power / f) x slope, is also the sum over time of two filtered series: blocks of
-    it show how it varies.
+    The score, a sum over frequencies of (power / f) x slope, is also the sum over time of a product of two filtered
+    series: blocks of it show how it varies.
     """
-    n, transform = len(series), transformed(series)
+    n, bins = band.n, band.spectrum.frequency
+    log, slopes = log_spectrum(fit.v, fit.pair, band, bins)
+    slope = slopes[0, 0] - direction[0] - direction[1:] @ (slopes[0, 1:] * fit.free[0, 1:, None])
     frequency = 2 * np.pi / n * np.arange(1, len(transform) + 1)
     inside = np.flatnonzero((frequency >= band.low) & (frequency <= band.high))
-    log, slopes = log_spectrum(fit.v, fit.pair, band, frequency[inside])
-    slope = slopes[0, 0] - direction[0] - direction[1:] @ (slopes[0, 1:] * fit.free[0, 1:, None])
-    white = transform[inside] * np.exp((log.mean() - log[0]) / 2)
-    white = white / np.sqrt(np.mean(np.abs(white) ** 2))
+    slope = np.interp(frequency[inside], bins, slope)  # the bins are where f changes
+    white = transform[inside] * np.interp(frequency[inside], bins, np.exp((log.mean() - log[0]) / 2))
+    white = white / np.sqrt(np.mean(np.square(np.abs(white))))
     both = np.zeros((2, n // 2 + 1), dtype=complex)
     both[:, inside + 1] = np.stack([white, white * slope])
     first, second = np.asarray(scipy.fft.irfft(both, n, axis=1)) * np.sqrt(n)

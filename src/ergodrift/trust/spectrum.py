@@ -33,10 +33,9 @@ class Spectrum(NamedTuple):
     spread: float
 
     @staticmethod
-    def of(series: np.ndarray) -> Spectrum:
-        """The spectrum of a series (n,), of mean power 1."""
-        n = len(series)
-        transform, window = transformed(series), taper(n)
+    def of(transform: Any, n: int) -> Spectrum:
+        """The spectrum, of mean power 1, of a series of n samples that was `transformed`."""
+        window = taper(n)
         power = np.square(transform.real) + np.square(transform.imag)
         edges = _edges(power)
         size = np.diff(edges)
