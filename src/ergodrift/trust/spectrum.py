@@ -51,7 +51,7 @@ class Spectrum(NamedTuple):
 
 
 def transformed(series: np.ndarray) -> np.ndarray:
-    """The Fourier transform of the tapered series, scaled to 1 at most, at frequencies between 0 and pi, without both."""
+    """The Fourier transform of the tapered series, scaled to 1 at most, at the frequencies strictly within (0, pi)."""
     window = taper(len(series))
     centred = series - (window @ series) / window.sum()
     centred = centred / max(np.abs(centred).max(), np.finfo(float).tiny)  # squares neither vanish nor overflow
