@@ -139,12 +139,24 @@ def test_the_call_that_is_recommended_is_python():
 def test_a_recorded_series_with_a_problem_and_independent_draws():
     y = ar1(0.9, 5000)[:, 0]
     assert ed.diagnose(y, PROBLEM, np.array([0.3])).tau_mix == pytest.approx(10, rel=0.4)
-    assert ed.diagnose(ed.IIDSource(np.array([1.0, -1.0, 3.0])), num_samples=5000).tau_mix < 1.2
+    independent = ed.diagnose(ed.IIDSource(np.array([1.0, -1.0, 3.0])), num_samples=5000)
+    assert independent.tau_mix_interval[0] == 1
+    assert independent.tau_mix < 1.3  # a second lag of 2.7 standard errors; `auto` calls up to 1.5 independent
     zipped = ed.Zip(SOURCE, SOURCE)
     both = ed.Problem(lambda x, xi: jnp.sum((x - xi[0]) ** 2), lambda x, xi: x + xi[1], ed.Ball(2.0))
     assert ed.diagnose(zipped, both, np.array([0.3]), num_samples=5000).tau_mix == pytest.approx(1 / 0.15, rel=0.4)
     with pytest.raises(ValueError, match="diagnosed through its functions"):
         ed.diagnose(zipped)
+
+
+def test_a_smoothed_series_is_read_as_the_series_itself():
+    x = ar1(0.95, 20_000)[:, 0]
+    taus = [ed.diagnose(np.convolve(x, np.ones(length) / length, "valid")).tau_mix for length in (1, 2, 5)]
+    np.testing.assert_allclose(taus, 20, rtol=0.25)
+    found = ed.diagnose(x)
+    assert found.integrated_time == pytest.approx(39, rel=0.3)
+    assert found.integrated_time * found.ess == pytest.approx(found.num_samples)
+    assert found.quantities[0].interval == found.tau_mix_interval
 
 
 def test_drift_is_warned_of_and_the_rest_still_read():

@@ -11,6 +11,7 @@ import scipy
 from ergodrift import check
 
 LEAST = 30  # samples below which no statement about dependence is made
+WINDOW = 6  # how many times what it sums a window of lags is long: e^-6 of one mode is left out
 
 
 def checked_series(name: str, series: Any, least: int = LEAST) -> np.ndarray:
@@ -59,7 +60,9 @@ def integrated_time(series: np.ndarray, method: str = "geyer") -> np.ndarray:
 
     - "geyer": the initial monotone sequence: sums of neighbours gamma(2k) + gamma(2k+1), which a reversible chain keeps
       positive and decreasing, up to the first that is not positive (Geyer 1992, section 3.3);
-    - "sokal": summed up to the first M >= 6 (1/2 + sum over k <= M of rho(k)) (Sokal 1997, section 3).
+    - "sokal": summed up to the first M >= 6 (1/2 + sum over k <= M of rho(k)) (Sokal 1997, section 3), and on to 6
+      times the mean lag, sum k rho(k) / sum rho(k), which a slow mode under much noise or under faster modes makes far
+      longer than the sum; but not past the end of Geyer's sequence, where noise begins.
 
     >>> rng = np.random.default_rng(0)
     >>> bool(abs(integrated_time(rng.normal(size=100_000)) - 1) < 0.05)
@@ -75,17 +78,31 @@ def integrated_time(series: np.ndarray, method: str = "geyer") -> np.ndarray:
     return found.reshape(series.shape[1:])[()]
 
 
-def _geyer(rho: np.ndarray) -> np.ndarray:
+def _pairs(rho: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of neighbours, and from which of them on Geyer's sequence has ended."""
     pairs = rho[: len(rho) // 2 * 2].reshape(-1, 2, rho.shape[1]).sum(axis=1)
-    ended = np.cumsum(pairs <= 0, axis=0) > 0
+    return pairs, np.cumsum(pairs <= 0, axis=0) > 0
+
+
+def _geyer(rho: np.ndarray) -> np.ndarray:
+    pairs, ended = _pairs(rho)
     return 2 * np.where(ended, 0, np.minimum.accumulate(pairs, axis=0)).sum(axis=0) - 1
 
 
 def _sokal(rho: np.ndarray) -> np.ndarray:
+    lags, columns = np.arange(len(rho))[:, None], np.arange(rho.shape[1])
     half = np.cumsum(rho, axis=0) - 0.5
-    enough = np.arange(len(rho))[:, None] >= 6 * half
-    window = np.where(enough.any(axis=0), np.argmax(enough, axis=0), len(rho) - 1)
-    return 2 * half[window, np.arange(rho.shape[1])]
+    window = _first(lags >= WINDOW * half)
+    # lag x sum of rho >= 6 sum of k rho: the same as lag >= 6 mean lags where the sum is positive.
+    long = (lags >= window) & (lags * (half - 0.5) >= WINDOW * np.cumsum(lags * rho, axis=0))
+    end = 2 * _first(_pairs(rho)[1])
+    window = np.maximum(window, np.minimum(_first(long), end))
+    return 2 * half[np.minimum(window, len(rho) - 1), columns]
+
+
+def _first(true: np.ndarray) -> np.ndarray:
+    """The first lag of each column that is true, the last where none is."""
+    return np.where(true.any(axis=0), np.argmax(true, axis=0), len(true) - 1)
 
 
 def effective_size(series: np.ndarray, method: str = "geyer") -> np.ndarray:

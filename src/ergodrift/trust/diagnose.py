@@ -29,13 +29,15 @@ MOST_STATES = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-    """One series along the path: integrated times by Geyer and Sokal, effective size, relaxation time, block length."""
+    """One series along the path: integrated times by Geyer and Sokal, effective size, relaxation time and its interval,
+    block length."""
 
     name: str
     geyer: float
     sokal: float
     ess: float
     tau: float
+    interval: tuple[float, float]
     block: float
 
 
@@ -47,12 +49,14 @@ class Diagnosis:
         num_samples: n.
         tau_mix: the mixing time that the data behave like. For a path of finitely many states, the exact definition
             (the first t with total variation distance at most 1/4 from every start) applied to the estimated chain. For
-            any other series the relaxation time 1 / (1 - lambda) of its slowest visible mode, autocorrelation ~
-            lambda^k: (t_rel - 1) log 2 <= tau_mix <= t_rel log(4 / mu_min) for every reversible finite chain, an AR(1)
-            series that starts 1.7 standard deviations out is at distance 1/4 after about t_rel, and the integrated
-            autocorrelation time of such a mode is 2 t_rel - 1.
+            any other series the relaxation time 1 / (1 - |lambda|) of its slowest visible mode, autocorrelation ~
+            lambda^k or lambda^k cos(theta k + phi) but for the first lags (`trust.relaxation`): (t_rel - 1) log 2 <=
+            tau_mix <= t_rel log(4 / mu_min) for every reversible finite chain, and an AR(1) series that starts 1.7
+            standard deviations out is at distance 1/4 after about t_rel. Smoothing a series does not change it.
         tau_mix_interval: for it, at the confidence asked for.
-        ess: the effective sample size of the worst quantity looked at.
+        integrated_time: the largest integrated autocorrelation time of the quantities looked at, 2 t_rel - 1 for one
+            mode; noise on top of it makes it shorter, smoothing longer.
+        ess: the effective sample size of the worst quantity looked at, num_samples / integrated_time.
         warnings: plain sentences.
         quantities: one row for each series looked at.
         chain: where states are finite: `P`, `stationary`, `states`, `counts`, `relaxation_time`.
@@ -71,6 +75,11 @@ class Diagnosis:
     confidence: float
     names: list[str]
     series: np.ndarray
+
+    @property
+    def integrated_time(self) -> float:
+        """1 + 2 sum of autocorrelations, of the quantity where it is largest; 1 at least."""
+        return self.num_samples / self.ess
 
     @property
     def summary(self) -> str:
@@ -223,9 +232,14 @@ def _diagnose(
     geyer, sokal = integrated_time(series, "geyer"), integrated_time(series, "sokal")
     blocks = block_length(series)
     quantities = [
-        Quantity(*row)
-        for row in zip(names, geyer, sokal, n / np.maximum(geyer, 1e-9), [f.tau for f in fits], blocks, strict=True)
+        Quantity(name, g, s, n / max(g, 1e-9), fit.tau, (fit.lower, fit.upper), block)
+        for name, g, s, fit, block in zip(names, geyer, sokal, fits, blocks, strict=True)
     ]
+    for name in [name for name, fit in zip(names, fits, strict=True) if not fit.fits]:
+        warnings.append(
+            f"no sum of a few decaying modes looks like {name}, on any band of frequencies: its relaxation time and "
+            "interval are not to be trusted"
+        )
     if chain is None:
         worst = max(fits, key=lambda fit: fit.tau)
         tau, interval = worst.tau, (worst.lower, worst.upper)
