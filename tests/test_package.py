@@ -13,8 +13,8 @@ PACKAGE = ROOT / "src" / "ergodrift"
 ORDER = [
     "xla", "files", "tree", "types", "check", "geometry", "logarithm", "problem", "linear", "sampler", "chain",
     "source", "expectation", "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average",
-    "algorithms", "auto", "region", "reference", "hindsight", "feasibility", "theory", "kernel", "loop", "progress",
-    "checkpoint", "result", "run", "metrics", "distributed", "problems", "experiments", "report", "cli",
+    "algorithms", "auto", "progress", "region", "interior", "bundle", "convex", "reference", "hindsight",
+    "feasibility", "theory", "kernel", "loop", "checkpoint", "result", "run", "metrics", "distributed", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 
