@@ -11,7 +11,7 @@ from ergodrift.interior import Point, interior
 from ergodrift.region import Region, Rows
 
 LEVEL = 0.3  # between what the cuts allow (0) and the best point so far (1): where the next point is looked for
-FEASIBLE = 1e-9  # the largest violation a point may have
+FEASIBLE = 1e-12  # the largest violation a point may have
 ACCURATE = 1e-3  # to which part of the gap the linear and quadratic programs are solved
 SAME = 1e-13  # a cut that adds less than this at its own point is known already
 NEAR = 1e-3  # weights below this part of the largest do not keep a cut

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 
 from ergodrift.bundle import bundle
 from ergodrift.interior import Inner, Point, interior
@@ -15,6 +16,9 @@ from ergodrift.region import Region, Rows
 SOLVED = 1e-10  # a KKT residual that only a solution has
 FINE, FLAT = 1e-9, 1e-13  # a gap at which cuts may stop: in parts of the value, or of the unit
 EDGE = 1e-9  # a worst violation this close to 0 is neither side of it
+PARTS = (1.0, 1e-2, 1e-4, 1e-6)  # of the region, around the start, that are tried until one can be solved
+NEAR = 1e-7  # how close to its bound a row counts as active
+RIDGE = 1e-6  # the weight of the multipliers' own squares, against that of the stationarity condition's
 MARGIN = 1e-3  # by which a point must meet the constraints to be of use to draw others back
 
 Functions = Callable[[np.ndarray], Rows]  # several convex functions at z, of size one, and their Jacobian
@@ -32,6 +36,7 @@ class Solution(NamedTuple):
         least: a proven lower bound on the optimum; -inf where there is none.
         residual: of the KKT conditions; at a kink the gap stands for that of stationarity.
         empty: a proven lower bound above 0 on the worst h_i: no point is feasible. 0 where there is none.
+        edge: no point was found that meets h_i < 0 for all i. None where that was not looked for.
     """
 
     z: np.ndarray
@@ -41,6 +46,7 @@ class Solution(NamedTuple):
     least: float
     residual: float
     empty: float = 0.0
+    edge: bool | None = None
 
     @property
     def gap(self) -> float:
@@ -97,11 +103,11 @@ def minimum(region: Region, start: np.ndarray, functions: Functions, bend: Bend 
     if not first.finite:
         return Solution(start, first.value, first.rows, np.zeros(len(first.rows)), -np.inf, np.nan)
     found: Solution | None = None
-    if bend is not None:
-        inner = interior(region, start, value, lambda z, weights: bend(z, np.append(1.0, weights)), bar)
-        found = _solution(region, inner)
-        if found.residual <= SOLVED:
-            return found
+    for part in PARTS if bend is not None else ():
+        tried = _near(region, start, part, value, bend, bar)
+        if tried is not None and tried.residual <= SOLVED:
+            return tried
+        found = found or tried
     rest = _some(functions, 1)
     ground = least_worst(region, start, rest, bend and _some_bend(bend), np.ones(len(first.rows)), bar, ground=True)
     if ground.least > EDGE:
@@ -113,10 +119,35 @@ def minimum(region: Region, start: np.ndarray, functions: Functions, bend: Bend 
         values = functions(proven.z)[0]
         multipliers = _binding(proven.weights[1:], values[1:])
         over = max(float(values[1:].max(initial=0.0)), float(np.abs(multipliers * values[1:]).max(initial=0.0)))
-        cut = Solution(proven.z, proven.best, values[1:], multipliers, proven.least, max(abs(proven.gap), over))
-        if found is None or not found.residual <= cut.residual:
+        off = max(abs(proven.gap), over)
+        cut = Solution(proven.z, proven.best, values[1:], multipliers, proven.least, off, edge=ground.value > -EDGE)
+        if found is None or found.worst > EDGE or not found.residual <= cut.residual:
             return cut
-    return found if found is not None else _solution(region, Inner(first, np.zeros(len(first.rows)), np.inf, 0))
+    if found is None:
+        found = _solution(region, Inner(first, np.zeros(len(first.rows)), np.inf, 0))
+    return found._replace(edge=ground.value > -EDGE)
+
+
+def _near(
+    region: Region, start: np.ndarray, part: float, value: Callable[[np.ndarray], Point], bend: Any, bar: Any
+) -> Solution | None:
+    """The optimum over a part of the region around the start, by Newton's method, where no wall of that part binds.
+
+    A convex program has one optimum, so that one is the optimum over the whole region. Where functions are tame near
+    the start alone, such as exponentials on a large ball, the part is what can be solved.
+    """
+
+    def zoomed(w: np.ndarray) -> Point:
+        point = value(start + part * (w - start))
+        return Point(w, point.value / part, point.gradient, point.rows / part, point.jacobian)
+
+    def bent(w: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        return part * bend(start + part * (w - start), np.append(1.0, weights))
+
+    inner = interior(region, start, zoomed, bent, bar)
+    if part < 1 and region.walls(inner.point.z)[0].max(initial=-1.0) > -NEAR:
+        return None
+    return _solution(region, inner._replace(point=value(start + part * (inner.point.z - start))))
 
 
 def least_worst(
@@ -144,7 +175,8 @@ def least_worst(
         return Worst(start, np.nan, -np.inf, np.full(count, np.nan), np.nan)
     found: Worst | None = None
     if bend is not None:
-        inner = interior(wide, np.append(start, (values / share).max() + 1.0), value, widened, bar)
+        high = float((values / share)[share == share.max()].max()) + 1.0
+        inner = interior(wide, np.append(start, high), value, widened, bar)
         found = _worst(region, functions, share, inner)
         if found.residual <= SOLVED or (ground and (found.value < -MARGIN or found.least > EDGE)):
             return found
@@ -156,6 +188,23 @@ def least_worst(
     proven = bundle(region, starts, functions, share, done, 500 + 20 * size, bar)
     cut = Worst(proven.z, proven.best, proven.least, proven.weights, abs(proven.gap))
     return cut if found is None or not found.residual <= cut.residual else found
+
+
+def smallest_multipliers(region: Region, found: Solution, functions: Functions) -> np.ndarray:
+    """Where many multipliers fit, as where no point is strictly feasible, the ones with the least sum of squares.
+
+    They are returned where they leave no more of the stationarity condition than the given ones do.
+    """
+    values, jac = functions(found.z)
+    walls, wall_rows = region.walls(found.z)
+    near = values[1:] > -NEAR
+    rows = np.vstack([jac[1:][near], wall_rows[walls > -NEAR], region.equal, -region.equal])
+    fit, _ = scipy.optimize.nnls(np.hstack([rows, RIDGE * np.eye(len(rows))]).T, np.append(-jac[0], np.zeros(len(rows))))
+    if np.abs(fit @ rows + jac[0]).max() > max(10 * found.residual, SOLVED):
+        return found.multipliers
+    smallest = np.zeros(len(near))
+    smallest[near] = fit[: near.sum()]
+    return smallest
 
 
 def _done(best: float, least: float) -> bool:

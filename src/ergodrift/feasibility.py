@@ -18,6 +18,8 @@ from ergodrift.region import Rows
 from ergodrift.source import Source
 
 ROUGH = 1e-4  # the largest residual worth returning
+PRECISE = 1e-8  # of the worst violation: a gap that needs no other unit
+ROUNDING = 1e-14  # of a constraint, in parts of its range
 SHARE = 1e-6  # multipliers add up to 1; below this share one counts as 0
 
 
@@ -108,15 +110,17 @@ def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility
         everything = np.arange(len(search.sizes))
         with search.bar:
             judged = search.least_worst(everything)
-            found = search.in_given_units(judged)
+            found, unit = search.in_given_units(judged)
             conflict: tuple[int, ...] = ()
             if judged.least > EDGE:
                 conflict = search.irreducible(np.flatnonzero(judged.weights > SHARE * judged.weights.max()))
         verdict = "infeasible" if judged.least > EDGE else "slater" if judged.value < -EDGE else "edge"
-        values, unit = rows(found.z)[0], search.sizes.max()
+        values = rows(found.z)[0]
         x = jax.tree.map(np.asarray, program.point_of(found.z))
         shares = found.weights / search.sizes
         worst, least = float(values.max()), found.least * unit
+        if worst - least <= ROUNDING * search.sizes.max():  # no float64 x comes nearer to the least
+            worst = least
         return Feasibility(worst, x, values, shares / shares.sum(), conflict, verdict, found.residual, least)
 
 
@@ -147,11 +151,11 @@ class _Search:
 
         return some
 
-    def least_worst(self, chosen: np.ndarray, share: np.ndarray | None = None, start: Any = None) -> Worst:
+    def least_worst(self, chosen: np.ndarray, share: np.ndarray | None = None) -> Worst:
         """min over X of the largest chosen ḡ_i / (size_i share_i)."""
         share = np.ones(len(chosen)) if share is None else share
-        start = self.program.start if start is None else self.program.region.inwards(start)
-        found = least_worst(self.program.region, start, self.functions(chosen), self.bend(chosen), share, self.bar)
+        region, start = self.program.region, self.program.start
+        found = least_worst(region, start, self.functions(chosen), self.bend(chosen), share, self.bar)
         if not found.residual <= ROUGH:
             raise ValueError(
                 f"the solver stopped at a KKT residual of {found.residual:.3g}; pass another x0 to start from, and make "
@@ -159,10 +163,23 @@ class _Search:
             )
         return found
 
-    def in_given_units(self, judged: Worst) -> Worst:
-        """The same for the constraints as they are: share_i = 1 / size_i, up to the largest size."""
-        share = self.sizes.max() / self.sizes
-        return judged if np.ptp(share) == 0 else self.least_worst(np.arange(len(share)), share)
+    def in_given_units(self, judged: Worst) -> tuple[Worst, float]:
+        """The same for the constraints as they are, ḡ_i <= s unit with a unit that makes s of size one; and that unit.
+
+        The answer is of the size of the smallest constraint that matters, or of a larger one where only those matter.
+        """
+        everything, smallest = np.arange(len(self.sizes)), self.sizes[judged.weights > SHARE * judged.weights.max()].min()
+        if np.ptp(self.sizes) == 0:
+            return judged, float(smallest)
+        best: tuple[Worst, float] | None = None
+        for unit in np.unique(np.append(self.sizes, smallest)):
+            found = self.least_worst(everything, unit / self.sizes)
+            if best is None or (found.value - found.least) * unit < (best[0].value - best[0].least) * best[1]:
+                best = found, float(unit)
+            if found.value - found.least <= PRECISE * abs(found.value):
+                return found, float(unit)
+        assert best is not None
+        return best
 
     def irreducible(self, chosen: np.ndarray) -> tuple[int, ...]:
         """Leave out one constraint after another for as long as the rest cannot be met."""

@@ -15,6 +15,7 @@ MOST_STEPS = 200
 TO_THE_WALL = 0.995  # the part of the way to the boundary that a step may go
 PATIENCE = 10  # steps without progress after which the method is stuck
 FINE, SATED = 1e-12, 2  # below that residual, the steps without progress after which rounding is what is left
+NOTHING = 1e-40  # a residual that is 0
 SPREAD = 1e-3  # of the mean that no slack * multiplier may fall below, lest it pins the point to a wall too early
 START = 10.0  # slack * multiplier at the start, in units of the gradient: far from the walls
 SHORTENINGS = 40
@@ -65,7 +66,7 @@ def interior(
     value: Callable[[np.ndarray], Point],
     curvature: Callable[[np.ndarray, np.ndarray], np.ndarray],
     watch: Callable[[float], Any] | None = None,
-    enough: float = 0.0,
+    enough: float = NOTHING,
 ) -> Inner:
     """Minimise over the region subject to g(z) <= 0; z stays strictly inside the region, g need not hold on the way.
 
@@ -85,7 +86,8 @@ def interior(
     best, stuck, steps = state, 0, 0
     while steps < MOST_STEPS and stuck < (SATED if best.residual < FINE else PATIENCE) and best.residual > enough:
         steps += 1
-        new = _step(region, state, value, curvature)
+        with np.errstate(all="ignore"):  # a step that overflows is not taken
+            new = _step(region, state, value, curvature)
         if new is None:
             break
         state = new

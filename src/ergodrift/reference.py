@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ergodrift.convex import EDGE, Bar, Bend, Functions, Solution, least_worst, minimum
+from ergodrift.convex import EDGE, Bar, Bend, Functions, Solution, least_worst, minimum, smallest_multipliers
 from ergodrift.expectation import BATCH, check_parts, wide
 from ergodrift.geometry import Box
 from ergodrift.problem import Problem, value_and_jacobian
@@ -20,10 +20,10 @@ from ergodrift.region import Rows, region
 from ergodrift.source import Law, Source
 
 FEASIBLE = 1e-8  # the largest violation a reference may have, in units of the constraints' gradients
-ROUGH = 1e-4  # the largest KKT residual worth returning
-STEEP = 1e6  # multipliers so many times what the loss asks for are no multipliers
+ROUGH, EDGY = 1e-4, 1e-2  # the largest KKT residual worth returning, and where no point is strictly feasible
+STEEP = 1e3  # multipliers so many times what the loss asks for are looked into
 MOST_CUTS = 50  # constraints added at a time when one must hold for every sample
-CHUNK = 2**20  # numbers held at a time for the points of a law, or for their derivatives
+CHUNK = 2**18  # numbers held at a time for the points of a law, or for their derivatives: what a cache holds
 
 
 class Reference(NamedTuple):
@@ -139,7 +139,7 @@ class Program:
 
     @functools.cached_property
     def scale(self) -> float:
-        """What the loss is divided by: its largest gradient over the probes."""
+        """What the loss is divided by: the size of its gradient."""
         return _size(np.array([np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes]))
 
     @property
@@ -154,7 +154,8 @@ class Program:
     def loss(self, x: Any) -> tuple[float, np.ndarray]:
         """The expected loss and its gradient with respect to z."""
         value, gradient = mean_loss(self.problem, self.loss_law, x)
-        return float(value), np.asarray(ravel_pytree(gradient)[0]) @ self.region.lift
+        with np.errstate(all="ignore"):  # what is not finite is not used
+            return float(value), np.asarray(ravel_pytree(gradient)[0]) @ self.region.lift
 
     def rows(self, constraints: Callable[[Any], tuple[Any, Any]]) -> Callable[[np.ndarray], Rows]:
         """constraints(x) -> (values, Jacobian), both in the structure of a point, as a function of z."""
@@ -162,12 +163,13 @@ class Program:
         def flat(z: np.ndarray) -> Rows:
             values, jac = constraints(self.point_of(z))
             rows = [np.asarray(leaf).reshape(len(values), -1) for leaf in jax.tree.leaves(jac)]
-            return np.asarray(values), np.concatenate(rows, axis=1) @ self.region.lift
+            with np.errstate(all="ignore"):
+                return np.asarray(values), np.concatenate(rows, axis=1) @ self.region.lift
 
         return flat
 
     def sizes(self, rows: Callable[[np.ndarray], Rows]) -> np.ndarray:
-        """What each constraint is divided by: its largest gradient over the probes, or its value if it has none."""
+        """What each constraint is divided by: the size of its gradient, or its value if it has none."""
         seen = [rows(z) for z in self.probes]
         slopes = np.array([np.abs(jac).max(axis=1) for _, jac in seen]).T
         values = np.abs([value for value, _ in seen]).T
@@ -196,7 +198,8 @@ class Program:
             if weights[0]:
                 total = weights[0] / self.scale * self.loss_curvature(x)
             total = total + np.asarray(constraints.curvature(x, weights[1:] / sizes))
-            return self.region.lift.T @ total @ self.region.lift
+            with np.errstate(all="ignore"):
+                return self.region.lift.T @ total @ self.region.lift
 
         try:
             bend(self.start, np.append(1.0, np.ones(len(sizes))))
@@ -220,13 +223,13 @@ class Program:
                     "no feasible point found: at every point of the domain some constraint is above 0, at best by "
                     f"{(found.rows * sizes).max():.3g}; feasibility(problem, source) says which of them conflict"
                 )
-            if not (found.residual <= ROUGH and found.worst <= 10 * FEASIBLE):  # a NaN is not
+            if not (found.residual <= (EDGY if found.edge else ROUGH) and found.worst <= 10 * FEASIBLE):  # a NaN is not
                 raise ValueError(
                     f"the solver stopped at a KKT residual of {found.residual:.3g}, the largest constraint at "
                     f"{(found.rows * sizes).max():.3g}; pass another x0 to start from, and make sure that loss and "
                     "constraints are convex, and finite there with their gradients"
                 )
-            note = self._note(found, functions, bend, bar)
+            found, note = self._looked_into(found, functions, bend, bar)
         if note:
             warnings.warn(note, stacklevel=3)
         point = self.point_of(found.z)
@@ -240,12 +243,11 @@ class Program:
             note,
         )
 
-    def _note(self, found: Solution, functions: Functions, bend: Bend | None, bar: Bar) -> str:
-        """What is wrong with the multipliers, where they pull far harder than the loss does."""
+    def _looked_into(self, found: Solution, functions: Functions, bend: Bend | None, bar: Bar) -> tuple[Solution, str]:
+        """Where multipliers pull far harder than the loss does, the smallest that will do, and why there is no limit."""
         pull = max(float(np.abs(functions(found.z)[1][0]).max()), 1e-6)
-        steep = np.flatnonzero(found.multipliers > STEEP * pull)
-        if not steep.size:
-            return ""
+        if not found.edge and found.multipliers.max(initial=0.0) <= STEEP * pull:
+            return found, ""
 
         def rest(z: np.ndarray) -> Rows:
             values, jac = functions(z)
@@ -253,16 +255,15 @@ class Program:
 
         second = None if bend is None else lambda z, weights: bend(z, np.append(0.0, weights))
         best = least_worst(self.region, self.start, rest, second, np.ones(len(found.rows)), bar)
-        names = ", ".join(map(str, steep))
-        why = (
-            "no point of the domain meets all constraints strictly (Slater's condition fails)"
-            if best.value > -EDGE
-            else f"the constraints can be met strictly, but only by {-best.value:.1g} of their range"
-        )
-        return (
-            f"{why}, and the multipliers of constraints {names} grow without bound; the point is right to its gap, the "
-            "multipliers are not to be used: loosen those constraints a little, or leave out what conflicts, see "
-            "feasibility(problem, source)"
+        if best.value <= -EDGE and found.residual <= ROUGH:
+            return found, ""
+        smallest = smallest_multipliers(self.region, found, functions)
+        names = ", ".join(str(i) for i in np.flatnonzero(best.weights > 1e-6))
+        fits = "these are the smallest of them" if smallest is not found.multipliers else "there may be none at all"
+        return found._replace(multipliers=smallest), (
+            "no point of the domain meets the constraints strictly (Slater's condition fails), because of constraints "
+            f"{names}: multipliers have no upper limit, {fits}; loosen one of those constraints a little if you need "
+            "the multipliers, see feasibility(problem, source)"
         )
 
 
@@ -307,11 +308,15 @@ class Each:
 
 
 def _size(slopes: np.ndarray, values: np.ndarray | None = None) -> float:
-    """A number to divide by: the largest finite slope; where there is none, the largest value, or 1."""
+    """A number to divide by, from slopes at the start and at the probes, or from values where there are no slopes.
+
+    Not the largest slope: an exponential on a large ball has one near the largest number there is.
+    """
     for numbers in (slopes, values):
         usable = [] if numbers is None else [number for number in numbers if 0 < number < np.inf]
         if usable:
-            return float(max(usable))
+            at_start = numbers[0] if numbers is not None and 0 < numbers[0] < np.inf else 0.0
+            return float(max(at_start, min(usable)))
     return 1.0
 
 
@@ -361,20 +366,20 @@ def _added(part: Callable[[Any, Any], Any], points: Any, weights: Any, x: Any) -
     """The sum of part(points, weights) over chunks of the points: derivatives of all at once do not fit into memory."""
     entries = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (points, x)]
     count = weights.shape[0]
-    chunk = min(count, max(1, CHUNK // max(-(-entries[0] // count), entries[1])))
-    whole = count // chunk * chunk
-    if whole == chunk == count:
+    chunk = max(1, CHUNK // max(-(-entries[0] // count), entries[1]))
+    if chunk >= count:
         return part(points, weights)
-    head = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, chunk, *leaf.shape[1:]), (points, weights))
-    first = jax.tree.map(lambda leaf: leaf[0], head)
 
-    def add(total: Any, piece: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, part(*piece)), None
+    def add(i: Any, total: Any) -> Any:
+        start = jnp.minimum(i * chunk, count - chunk)  # the last chunk reaches back over rows that weigh nothing there
+        piece, share = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, chunk), (points, weights))
+        fresh = start + jnp.arange(chunk) >= i * chunk
+        share = jnp.where(fresh.reshape(-1, *[1] * (share.ndim - 1)), share, 0)
+        return jax.tree.map(jnp.add, total, part(piece, share))
 
-    total, _ = jax.lax.scan(add, part(*first), jax.tree.map(lambda leaf: leaf[1:], head))
-    if whole < count:
-        total, _ = add(total, jax.tree.map(lambda leaf: leaf[whole:], (points, weights)))
-    return total
+    shapes = jax.eval_shape(part, *jax.tree.map(lambda leaf: leaf[:chunk], (points, weights)))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-count // chunk), add, zero)
 
 
 @jax.jit
