@@ -61,8 +61,9 @@ def solve_reference(
     X. The answer does not depend on the units of loss, constraints and x. For problems of up to a few hundred
     dimensions. On a terminal a solve of more than a moment shows its progress.
 
-    Where no point meets the constraints strictly (Slater's condition fails) there may be no multipliers; what is
-    returned then grows without bound, which a warning and `Reference.note` say.
+    Where no point meets the constraints strictly (Slater's condition fails), multipliers may have no limit, and
+    `Reference.note` says so: the smallest are returned where there are many, and a warning is given where there are
+    none.
 
     Args:
         problem: loss, constraints and domain.
@@ -229,8 +230,8 @@ class Program:
                     f"{(found.rows * sizes).max():.3g}; pass another x0 to start from, and make sure that loss and "
                     "constraints are convex, and finite there with their gradients"
                 )
-            found, note = self._looked_into(found, functions, bend, bar)
-        if note:
+            found, note, none = self._looked_into(found, functions, bend, bar)
+        if none:
             warnings.warn(note, stacklevel=3)
         point = self.point_of(found.z)
         return Reference(
@@ -243,11 +244,13 @@ class Program:
             note,
         )
 
-    def _looked_into(self, found: Solution, functions: Functions, bend: Bend | None, bar: Bar) -> tuple[Solution, str]:
-        """Where multipliers pull far harder than the loss does, the smallest that will do, and why there is no limit."""
+    def _looked_into(
+        self, found: Solution, functions: Functions, bend: Bend | None, bar: Bar
+    ) -> tuple[Solution, str, bool]:
+        """Where multipliers pull far harder than the loss, the smallest that will do, why, and whether none will."""
         pull = max(float(np.abs(functions(found.z)[1][0]).max()), 1e-6)
         if not found.edge and found.multipliers.max(initial=0.0) <= STEEP * pull:
-            return found, ""
+            return found, "", False
 
         def rest(z: np.ndarray) -> Rows:
             values, jac = functions(z)
@@ -256,15 +259,20 @@ class Program:
         second = None if bend is None else lambda z, weights: bend(z, np.append(0.0, weights))
         best = least_worst(self.region, self.start, rest, second, np.ones(len(found.rows)), bar)
         if best.value <= -EDGE and found.residual <= ROUGH:
-            return found, ""
+            return found, "", False
         smallest = smallest_multipliers(self.region, found, functions)
         names = ", ".join(str(i) for i in np.flatnonzero(best.weights > 1e-6))
-        fits = "these are the smallest of them" if smallest is not found.multipliers else "there may be none at all"
-        return found._replace(multipliers=smallest), (
+        none = smallest is found.multipliers
+        note = (
             "no point of the domain meets the constraints strictly (Slater's condition fails), because of constraints "
-            f"{names}: multipliers have no upper limit, {fits}; loosen one of those constraints a little if you need "
-            "the multipliers, see feasibility(problem, source)"
+            f"{names}; "
+        ) + (
+            "no multipliers exist, and those returned only show it: loosen one of these constraints a little, see "
+            "feasibility(problem, source)"
+            if none
+            else "many multipliers fit, and those returned are the smallest"
         )
+        return found._replace(multipliers=smallest), note, none
 
 
 class Constraints(Protocol):
