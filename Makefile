@@ -15,7 +15,7 @@ test: $(READY) ## lint, types, tests and doctests
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	-$(BIN)/pip install --quiet -r benchmarks/requirements.lock
-	for name in one_seed why step_overhead memory_cost experiment growth sparse cold_start walk; do \
+	for name in one_seed why step_overhead memory_cost experiment growth sparse reference cold_start walk; do \
 	  $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 

@@ -2,7 +2,7 @@
 
 The data have the shape of the Adult census (32,561 rows; 8 columns of categories, one-hot, and 6 of numbers make 108
 features) and are drawn at random, or read from a file of it. SLSQP gets what a careful user would give it: value and
-gradient in one compiled matrix form, linear constraints as a matrix, and a tolerance that makes it go on to the optimum.
+gradient in one compiled matrix form, linear constraints as a matrix, and a tolerance that takes it to the optimum.
 
 python benchmarks/reference.py [--data adult.data] [--rows N] [--turns N]
 """

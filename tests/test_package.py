@@ -14,7 +14,8 @@ ORDER = [
     "xla", "files", "tree", "types", "check", "geometry", "logarithm", "problem", "linear", "sampler", "chain",
     "source", "expectation", "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average",
     "algorithms", "auto", "progress", "region", "interior", "bundle", "convex", "reference", "hindsight",
-    "feasibility", "theory", "kernel", "loop", "checkpoint", "result", "run", "metrics", "distributed", "problems", "experiments", "report", "cli",
+    "feasibility", "theory", "kernel", "loop", "checkpoint", "result", "run", "metrics", "distributed", "problems",
+    "experiments", "report", "cli",
 ]  # fmt: skip
 
 

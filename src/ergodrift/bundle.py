@@ -13,8 +13,9 @@ from ergodrift.region import Region, Rows
 LEVEL = 0.3  # between what the cuts allow (0) and the best point so far (1): where the next point is looked for
 FEASIBLE = 1e-12  # the largest violation a point may have
 ACCURATE = 1e-3  # to which part of the gap the linear and quadratic programs are solved
+PATIENCE, PROGRESS = 15, 0.95  # steps in which the gap must fall to that part, or rounding is what is left of it
 SAME = 1e-13  # a cut that adds less than this at its own point is known already
-NEAR = 1e-3  # weights below this part of the largest do not keep a cut
+NEAR = 1e-6  # weights below this part of their function's largest do not keep a cut
 
 
 class Proven(NamedTuple):
@@ -25,7 +26,6 @@ class Proven(NamedTuple):
         best: the objective there.
         least: what the cuts prove that no feasible point goes below.
         weights: of the functions, sums over their cuts; those of the objective's pieces, each times its share, make 1.
-        stationarity: what the weighed cuts leave of a slope that the domain cannot take up, largest entry.
         steps: how many times functions were evaluated.
     """
 
@@ -59,10 +59,18 @@ class _Cuts:
         self.idle = np.append(self.idle, np.zeros(new.sum(), dtype=int))
 
     def prune(self, *weights: np.ndarray) -> None:
-        """Count how long each cut has been of no use, and drop the longest idle where there are too many."""
-        useful = np.any([w > NEAR * w.max(initial=0.0) for w in weights], axis=0)
+        """Count how long each cut has been of no use, and drop the longest idle where there are too many.
+
+        Each array of weights is about the first cuts; those that have come in since are of use.
+        """
+        useful = np.zeros(len(self.owner), dtype=bool)
+        for weight in weights:
+            count, largest = len(weight), np.zeros(len(self.share))
+            np.maximum.at(largest, self.owner[:count], weight)  # each function has units of its own
+            useful[:count] |= weight > NEAR * largest[self.owner[:count]]
+            useful[count:] = True
         self.idle = np.where(useful, 0, self.idle + 1)
-        most = 3 * self.slopes.shape[1] + 20 * len(self.share)
+        most = 5 * self.slopes.shape[1] + 30 * len(self.share)
         if len(self.idle) <= most:
             return
         kept = np.sort(np.argsort(self.idle, kind="stable")[:most])
@@ -85,13 +93,17 @@ class _Cuts:
         least = weights @ self.offsets + self.region.least(weights @ self.slopes)
         return found.point.z[:-1], float(least), weights
 
-    def nearest(self, centre: np.ndarray, level: float, start: np.ndarray, enough: float) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(
+        self, centre: np.ndarray, level: float, start: np.ndarray, enough: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The point nearest to `centre` where the cuts allow t = level, and the cuts' weights."""
         offsets = self.offsets - self.share[self.owner] * level
         eye = np.eye(len(centre))
 
         def value(z: np.ndarray) -> Point:
-            return Point(z, 0.5 * float((z - centre) @ (z - centre)), z - centre, self.slopes @ z + offsets, self.slopes)
+            return Point(
+                z, 0.5 * float((z - centre) @ (z - centre)), z - centre, self.slopes @ z + offsets, self.slopes
+            )
 
         found = interior(self.region, start, value, lambda z, w: eye, enough=enough)
         return found.point.z, found.multipliers
@@ -123,7 +135,7 @@ def bundle(
     """
     share, aim = np.asarray(share, dtype=float), np.asarray(share) > 0
     cuts = _Cuts(region, share)
-    best, z_best, least, weights, steps = np.inf, starts[0], -np.inf, np.zeros(0), 0
+    best, z_best, least, steps = np.inf, starts[0], -np.inf, 0
     safe: tuple[float, float, np.ndarray] | None = None
 
     def look(z: np.ndarray) -> tuple[float, float] | None:
@@ -150,8 +162,8 @@ def bundle(
 
     for z in starts:
         look(z)
-    owners: np.ndarray = np.zeros(0)
-    while steps < most:
+    owners, closest, stuck = np.zeros(0), np.inf, 0
+    while steps < most and stuck < PATIENCE:
         inner = region.inwards(z_best)
         z_low, bound, weights = cuts.lowest(inner, ACCURATE * min(best - least, 1.0))
         if bound > least:
@@ -161,14 +173,14 @@ def bundle(
             watch(best - least)
         if done(best, least):
             break
+        stuck = 0 if best - least < PROGRESS * closest else stuck + 1
+        closest = min(closest, best - least)
         drawn_back(z_low, look(z_low))
         if np.isfinite(best):
             level = least + LEVEL * (best - least)
-            pulls = np.zeros(len(cuts.owner))
             z, pulls = cuts.nearest(z_best, level, inner, ACCURATE * (best - least))
             drawn_back(z, look(z))
-            extra = len(cuts.owner) - len(weights), len(cuts.owner) - len(pulls)
-            cuts.prune(*(np.append(w, np.full(n, w.max(initial=1.0))) for w, n in zip((weights, pulls), extra)))
+            cuts.prune(weights, pulls)
     return Proven(z_best, best, least, owners, steps)
 
 

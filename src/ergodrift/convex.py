@@ -1,4 +1,4 @@
-"""Convex programs over a region: Newton's method where they are smooth, cuts where they have kinks, a proof for both."""
+"""Convex programs over a region: Newton's method where they are smooth, cuts at kinks, a proof for both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ergodrift.progress import Progress
 from ergodrift.region import Region, Rows
 
 SOLVED = 1e-10  # a KKT residual that only a solution has
-FINE, FLAT = 1e-9, 1e-13  # a gap at which cuts may stop: in parts of the value, or of the unit
+FINE, FLAT = 1e-8, 1e-13  # a gap at which cuts may stop: in parts of the value, or of the unit
 EDGE = 1e-9  # a worst violation this close to 0 is neither side of it
 PARTS = (1.0, 1e-2, 1e-4, 1e-6)  # of the region, around the start, that are tried until one can be solved
 NEAR = 1e-7  # how close to its bound a row counts as active
@@ -199,7 +199,9 @@ def smallest_multipliers(region: Region, found: Solution, functions: Functions) 
     walls, wall_rows = region.walls(found.z)
     near = values[1:] > -NEAR
     rows = np.vstack([jac[1:][near], wall_rows[walls > -NEAR], region.equal, -region.equal])
-    fit, _ = scipy.optimize.nnls(np.hstack([rows, RIDGE * np.eye(len(rows))]).T, np.append(-jac[0], np.zeros(len(rows))))
+    fit, _ = scipy.optimize.nnls(
+        np.hstack([rows, RIDGE * np.eye(len(rows))]).T, np.append(-jac[0], np.zeros(len(rows)))
+    )
     if np.abs(fit @ rows + jac[0]).max() > max(10 * found.residual, SOLVED):
         return found.multipliers
     smallest = np.zeros(len(near))

@@ -168,7 +168,8 @@ class _Search:
 
         The answer is of the size of the smallest constraint that matters, or of a larger one where only those matter.
         """
-        everything, smallest = np.arange(len(self.sizes)), self.sizes[judged.weights > SHARE * judged.weights.max()].min()
+        everything = np.arange(len(self.sizes))
+        smallest = self.sizes[judged.weights > SHARE * judged.weights.max()].min()
         if np.ptp(self.sizes) == 0:
             return judged, float(smallest)
         best: tuple[Worst, float] | None = None

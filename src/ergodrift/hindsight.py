@@ -71,7 +71,11 @@ def nearby(problem: Problem, source: Source, typical: Reference, weights: np.nda
         spread[:, binding] = multipliers
         complementarity = np.abs(spread * constraints).max(axis=1) / program.scale
         residual = np.max(
-            [np.abs(stationarity @ region.lift).max(axis=1) / program.scale, (constraints / sizes).max(axis=1), complementarity],
+            [
+                np.abs(stationarity @ region.lift).max(axis=1) / program.scale,
+                (constraints / sizes).max(axis=1),
+                complementarity,
+            ],
             axis=0,
         )
 

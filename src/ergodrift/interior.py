@@ -17,7 +17,7 @@ PATIENCE = 10  # steps without progress after which the method is stuck
 FINE, SATED = 1e-12, 2  # below that residual, the steps without progress after which rounding is what is left
 NOTHING = 1e-40  # a residual that is 0
 SPREAD = 1e-3  # of the mean that no slack * multiplier may fall below, lest it pins the point to a wall too early
-START = 10.0  # slack * multiplier at the start, in units of the gradient: far from the walls
+START = 100.0  # the sum of slack * multiplier at the start, in units of the gradient: far from the walls
 SHORTENINGS = 40
 PROGRESS = 0.8  # the residual must fall to this part of the best so far to count as progress
 
@@ -116,7 +116,7 @@ class _State(NamedTuple):
         walls, wall_rows = region.walls(point.z)
         rows, jacobian = np.append(point.rows, walls), np.vstack([point.jacobian, wall_rows])
         slack = np.append(np.maximum(-point.rows, 0.1 * np.maximum(1.0, np.abs(point.rows))), -walls)
-        pull = max(START * float(np.linalg.norm(point.gradient)), np.finfo(float).tiny)
+        pull = max(START * float(np.linalg.norm(point.gradient)) / len(slack), np.finfo(float).tiny)
         return cls.of(region, point, rows, jacobian, slack, pull / slack, np.zeros(len(region.equal)), 1.0)
 
     @classmethod

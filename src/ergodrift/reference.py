@@ -192,7 +192,7 @@ class Program:
         return both
 
     def bend(self, constraints: Constraints, sizes: np.ndarray) -> Bend | None:
-        """The second derivative of weighed loss and constraints; None where a function cannot be differentiated twice."""
+        """The second derivative of weighed loss and constraints; None where functions do not have one."""
 
         def bend(z: np.ndarray, weights: np.ndarray) -> np.ndarray:
             x, total = self.point_of(z), np.zeros(2 * (self.region.lift.shape[0],))

@@ -57,7 +57,9 @@ class Region(NamedTuple):
         low, high = np.isfinite(self.lower), np.isfinite(self.upper)
         rounds = [np.isin(np.arange(len(z)), part) for part in self.balls]
         values = [self.lower[low] - z[low], z[high] - self.upper[high]]
-        values += [np.array([z[part] @ z[part] - 1]) for part in rounds] + [np.array([row @ z - 1]) for row in self.sums]
+        values += [np.array([z[part] @ z[part] - 1]) for part in rounds] + [
+            np.array([row @ z - 1]) for row in self.sums
+        ]
         rows = [-unit[low], unit[high], *(2 * np.where(part, z, 0.0)[None] for part in rounds)]
         return np.concatenate(values), np.concatenate([*rows, *(row[None] for row in self.sums)])
 
