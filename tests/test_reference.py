@@ -234,7 +234,7 @@ def test_a_domain_of_any_size_is_solved(radius, seed):
     reference = ed.solve_reference(problem, ed.IIDSource({"A": A[None], "b": b[None], "G": G[None]}), np.zeros(DIM))
     x = cp.Variable(DIM)
     rules: Any = [G @ x <= 0.05, cp.norm(x / radius) <= 1]
-    best = cp.Problem(cp.Minimize(cp.sum_squares(A @ x - b)), rules).solve(solver=cp.CLARABEL)
+    best: Any = cp.Problem(cp.Minimize(cp.sum_squares(A @ x - b)), rules).solve(solver=cp.CLARABEL)
     np.testing.assert_allclose(reference.value, best, rtol=1e-6)
     assert reference.constraints.max() <= 1e-9 * radius
     assert reference.gap <= 1e-8 * reference.value
@@ -263,7 +263,8 @@ def test_a_hinge_is_solved_with_a_proven_gap():
     x = cp.Variable(4)
     margins = cp.multiply(labels.ravel(), features.reshape(-1, 4) @ x)
     rule: Any = normals.mean(axis=0) @ x <= -0.1
-    best = cp.Problem(cp.Minimize(cp.sum(cp.pos(1 - margins)) / 120), [rule, cp.norm(x) <= 5]).solve(solver=cp.CLARABEL)
+    rules: Any = [rule, cp.norm(x) <= 5]
+    best: Any = cp.Problem(cp.Minimize(cp.sum(cp.pos(1 - margins)) / 120), rules).solve(solver=cp.CLARABEL)
     np.testing.assert_allclose(reference.value, best, rtol=1e-7)
     np.testing.assert_allclose(reference.multipliers, rule.dual_value, atol=1e-5)
     assert reference.gap <= 1e-7 * reference.value
@@ -276,14 +277,15 @@ def test_a_conditional_value_at_risk_on_a_product_of_domains():
     returns = 0.2 * rng.normal(size=(80, 4)) + [0.0, 0.02, 0.05, 0.1]
     problem = ed.Problem(
         lambda x, xi: x["t"] + jnp.maximum(-xi @ x["w"] - x["t"], 0) / 0.1,
-        lambda x, xi: jnp.stack([0.06 - xi @ x["w"]]),
+        lambda x, xi: jnp.stack([0.085 - xi @ x["w"]]),
         ed.Product({"w": ed.Simplex(), "t": ed.Box(-3.0, 3.0)}),
     )
     reference = ed.solve_reference(problem, ed.SeriesSource(returns), {"w": np.full(4, 0.25), "t": np.zeros(())})
     w, t = cp.Variable(4), cp.Variable()
-    rule: Any = returns.mean(axis=0) @ w >= 0.06
+    rule: Any = returns.mean(axis=0) @ w >= 0.085
     risk = t + cp.sum(cp.pos(-returns @ w - t)) / 8
-    best = cp.Problem(cp.Minimize(risk), [rule, w >= 0, cp.sum(w) == 1]).solve(solver=cp.CLARABEL)
+    rules: Any = [rule, w >= 0, cp.sum(w) == 1]
+    best: Any = cp.Problem(cp.Minimize(risk), rules).solve(solver=cp.CLARABEL)
     np.testing.assert_allclose(reference.value, best, rtol=1e-6)
     np.testing.assert_allclose(reference.multipliers, [rule.dual_value], rtol=1e-4)
     assert 0 <= reference.gap <= 1e-6 * abs(reference.value)

@@ -158,8 +158,8 @@ class _Search:
         found = least_worst(region, start, self.functions(chosen), self.bend(chosen), share, self.bar)
         if not found.residual <= ROUGH:
             raise ValueError(
-                f"the solver stopped at a KKT residual of {found.residual:.3g}; pass another x0 to start from, and make "
-                "sure that the constraints are convex, and finite there with their gradients"
+                f"the solver stopped at a KKT residual of {found.residual:.3g}; pass another x0 to start from, and "
+                "make sure that the constraints are convex, and finite there with their gradients"
             )
         return found
 

@@ -21,7 +21,7 @@ from ergodrift.source import Law, Source
 
 FEASIBLE = 1e-8  # the largest violation a reference may have, in units of the constraints' gradients
 ROUGH, EDGY = 1e-4, 1e-2  # the largest KKT residual worth returning, and where no point is strictly feasible
-STEEP = 1e3  # multipliers so many times what the loss asks for are looked into
+STEEP = 10.0  # multipliers so many times what the loss asks for are looked into
 MOST_CUTS = 50  # constraints added at a time when one must hold for every sample
 CHUNK = 2**18  # numbers held at a time for the points of a law, or for their derivatives: what a cache holds
 
