@@ -130,11 +130,15 @@ def test_constraints_in_units_far_apart_are_found_infeasible(factors):
     np.testing.assert_allclose(found.multipliers, np.array([b, 2 * a]) / (2 * a + b), rtol=1e-6)
 
 
+def any_loss(x, xi):
+    return x[0]
+
+
 def any_rows(x, xi):
     return xi["factor"] * (xi["A"] @ x / xi["unit"] + xi["curve"] * jnp.sum((x / xi["unit"]) ** 2) - xi["b"])
 
 
-@hypothesis.settings(deadline=None, max_examples=25, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=12, derandomize=True)
 @hypothesis.given(
     st.integers(0, 10_000), st.sampled_from([0.0, 1.0]), st.tuples(*[st.floats(-8, 8)] * 4), st.floats(-6, 6)
 )
@@ -152,7 +156,7 @@ def test_no_unit_of_any_constraint_or_of_x_changes_the_verdict(seed, curve, fact
     def asked(factors, unit):
         rows = {"factor": factors, "A": A, "b": b, "curve": np.array(curve), "unit": np.array(unit)}
         source = ed.IIDSource({name: np.asarray(value)[None] for name, value in rows.items()})
-        return ed.feasibility(ed.Problem(lambda x, xi: x[0], any_rows, ed.Ball(unit)), source, np.zeros(3))
+        return ed.feasibility(ed.Problem(any_loss, any_rows, ed.Ball(unit)), source, np.zeros(3))
 
     plain, scaled = asked(np.ones(4), 1.0), asked(factors, unit)
     assert plain.worst == pytest.approx(float(s.value), abs=1e-6)

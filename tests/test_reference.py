@@ -352,3 +352,22 @@ def test_rows_in_chunks_are_all_counted_once(monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 300)  # 150 rows at a time: six chunks and a part of a seventh
     again = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.01 * xi, ed.Ball(1.0))
     np.testing.assert_allclose(ed.solve_reference(again, ed.SeriesSource(data)).x, whole.x, atol=1e-12)
+
+
+def test_a_long_solve_shows_its_progress_on_a_terminal(monkeypatch):
+    import io
+    import sys
+
+    from ergodrift import progress
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    ed.solve_reference(ed.Problem(loss, constraints, ed.Ball(0.3)), SOURCE)
+    shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "solve_reference" in shown
+    assert "12/12 digits" in shown
+    assert shown.endswith("\r\033[K")
