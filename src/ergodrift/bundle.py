@@ -13,7 +13,7 @@ from ergodrift.region import Region, Rows
 LEVEL = 0.3  # between what the cuts allow (0) and the best point so far (1): where the next point is looked for
 FEASIBLE = 1e-12  # the largest violation a point may have
 ACCURATE = 1e-3  # to which part of the gap the linear and quadratic programs are solved
-PATIENCE, PROGRESS = 15, 0.95  # steps in which the gap must fall to that part, or rounding is what is left of it
+PATIENCE, PROGRESS = 15, 0.95  # steps, and one for each dimension, in which the gap must fall to that part
 SAME = 1e-13  # a cut that adds less than this at its own point is known already
 NEAR = 1e-6  # weights below this part of their function's largest do not keep a cut
 
@@ -163,7 +163,7 @@ def bundle(
     for z in starts:
         look(z)
     owners, closest, stuck = np.zeros(0), np.inf, 0
-    while steps < most and stuck < PATIENCE:
+    while steps < most and stuck < PATIENCE + len(z_best):
         inner = region.inwards(z_best)
         z_low, bound, weights = cuts.lowest(inner, ACCURATE * min(best - least, 1.0))
         if bound > least:
