@@ -21,7 +21,7 @@ test-slow: $(READY) ## what takes long: walks under faults, two machines, the co
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	-$(BIN)/pip install --quiet -r benchmarks/requirements.lock
-	for name in one_seed why step_overhead memory_cost experiment growth sparse cold_start walk; do \
+	for name in one_seed why step_overhead memory_cost experiment growth sparse reference cold_start walk; do \
 	  $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 

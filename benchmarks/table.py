@@ -71,6 +71,15 @@ def sparse(report):
     return table(["µs a round", ""], [("scipy.sparse by hand", f"{hand:.0f}"), ("ergodrift", f"{own:.0f}")])
 
 
+def reference(report):
+    whole = report["rows"]["SLSQP, ftol 1e-15"]["seconds"]
+    rows = [
+        (name, f"{row['seconds']:.1f}", f"{row['seconds'] / whole:.2f}", f"{row['above']:.0e}")
+        for name, row in report["rows"].items()
+    ]
+    return table(["", "seconds", "multiple of SLSQP", "above the best loss"], rows)
+
+
 def cold_start(report):
     return table(["seconds of a fresh process", ""], [(name, f"{s:.2f}") for name, s in report["rows"].items()])
 
@@ -104,7 +113,7 @@ def walk(report):
 
 
 PAGES = {
-    "speed.md": (one_seed, why, step_overhead, experiment, growth, sparse, cold_start, gpu),
+    "speed.md": (one_seed, why, step_overhead, experiment, growth, sparse, reference, cold_start, gpu),
     "distributed.md": (walk,),
 }
 

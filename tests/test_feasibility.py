@@ -3,6 +3,8 @@
 from typing import Any
 
 import cvxpy as cp
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,6 +114,70 @@ def test_an_infeasible_reference_points_to_feasibility():
     limits = problem(lambda x, xi: jnp.stack([1 - x[0], x[0] + 1]))
     with pytest.raises(ValueError, match="feasibility"):
         ed.solve_reference(limits, SOURCE, np.zeros(2))
+
+
+@pytest.mark.parametrize("factors", [(1e7, 1.0), (1e8, 1e-8), (1e-8, 1e8), (1e-8, 1e-8), (1.0, 1e-7)])
+def test_constraints_in_units_far_apart_are_found_infeasible(factors):
+    """a (2 x - 1) <= 0 and b (0.8 - x) <= 0: at the best point both are equal, a (2 x - 1) = b (0.8 - x)."""
+    a, b = factors
+    found = ed.feasibility(
+        problem(lambda x, xi: jnp.stack([a * (2 * x[0] - 1), b * (0.8 - x[0])])), SOURCE, np.zeros(2)
+    )
+    assert found.verdict == "infeasible"
+    assert found.conflict == (0, 1)
+    assert found.worst == pytest.approx(0.6 * a * b / (2 * a + b), rel=1e-6)
+    assert found.least <= found.worst
+    np.testing.assert_allclose(found.multipliers, np.array([b, 2 * a]) / (2 * a + b), rtol=1e-6)
+
+
+def any_loss(x, xi):
+    return x[0]
+
+
+def any_rows(x, xi):
+    return xi["factor"] * (xi["A"] @ x / xi["unit"] + xi["curve"] * jnp.sum((x / xi["unit"]) ** 2) - xi["b"])
+
+
+@hypothesis.settings(deadline=None, max_examples=12, derandomize=True)
+@hypothesis.given(
+    st.integers(0, 10_000), st.sampled_from([0.0, 1.0]), st.tuples(*[st.floats(-8, 8)] * 4), st.floats(-6, 6)
+)
+def test_no_unit_of_any_constraint_or_of_x_changes_the_verdict(seed, curve, factors, unit):
+    """Random linear and quadratic constraints on a ball of radius 1: the verdict is that of another solver."""
+    rng = np.random.default_rng(seed)
+    A, b = rng.normal(size=(4, 3)), rng.normal(size=4) * 0.7 + 0.3 + curve / 2
+    factors, unit = 10.0 ** np.array(factors), 10.0**unit
+    x, s = cp.Variable(3), cp.Variable()
+    rules: Any = [A @ x + curve * cp.sum_squares(x) - b <= s, cp.norm(x) <= 1]
+    cp.Problem(cp.Minimize(s), rules).solve(solver="CLARABEL")
+    assert s.value is not None
+    hypothesis.assume(abs(float(s.value)) > 1e-4)
+
+    def asked(factors, unit):
+        rows = {"factor": factors, "A": A, "b": b, "curve": np.array(curve), "unit": np.array(unit)}
+        source = ed.IIDSource({name: np.asarray(value)[None] for name, value in rows.items()})
+        return ed.feasibility(ed.Problem(any_loss, any_rows, ed.Ball(unit)), source, np.zeros(3))
+
+    plain, scaled = asked(np.ones(4), 1.0), asked(factors, unit)
+    assert plain.worst == pytest.approx(float(s.value), abs=1e-6)
+    assert plain.verdict == scaled.verdict == ("infeasible" if s.value > 0 else "slater")
+    assert plain.conflict == scaled.conflict
+    assert scaled.least <= scaled.worst
+    # the proof holds in the units asked for, to the last digits of the largest of them
+    assert scaled.worst - scaled.least <= 1e-6 * abs(scaled.worst) + 1e-13 * factors.max()
+    same = asked(np.full(4, factors[0]), unit)
+    assert same.worst == pytest.approx(factors[0] * plain.worst, rel=1e-6)
+
+
+def test_constraints_with_kinks_and_constraints_that_are_constant():
+    source = ed.IIDSource(np.ones((2, 2)))
+    kinked = problem(lambda x, xi: 1e-8 * jnp.stack([jnp.abs(x[0] - 1) - 0.2, jnp.abs(x[0] + 1) - 0.2, x[1] - 9]))
+    found = ed.feasibility(kinked, source, np.array([0.3, 0.1]))
+    assert (found.verdict, found.conflict) == ("infeasible", (0, 1))
+    assert found.worst == pytest.approx(0.8e-8, rel=1e-9)
+    fixed = problem(lambda x, xi: jnp.stack([x[0], 1e-9 + 0 * x[1]]))
+    found = ed.feasibility(fixed, source, np.zeros(2))
+    assert (found.verdict, found.conflict, found.worst) == ("infeasible", (1,), pytest.approx(1e-9))
 
 
 # ---- queues ----

@@ -1,6 +1,8 @@
 from typing import Any
 
 import cvxpy as cp
+import hypothesis
+import hypothesis.strategies as st
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -185,3 +187,187 @@ def test_a_zip_loss_that_reads_the_other_source_is_refused():
     crossed = ed.Problem(lambda x, xi: (x[0] - xi[0]) ** 2, lambda x, xi: x - xi[0], ed.Ball(1.0))
     with pytest.raises(ValueError, match=r"constraints reads xi\[0\]"):
         ed.solve_reference(crossed, source, np.zeros(1))
+
+
+# ---- any units, any domain ----
+
+CENTRES = RNG.normal(size=(3, 3))
+
+
+def stretched(x, xi):
+    """The loss of a point in other units: xi["unit"] many of them make one."""
+    return xi["loss"] * jnp.sum((x / xi["unit"] - xi["c"]) ** 4 + (x / xi["unit"] - xi["c"]) ** 2)
+
+
+def limits(x, xi):
+    y = x / xi["unit"]
+    return xi["rows"] * jnp.stack([y[0] + y[1] - 0.2, y @ y - 1.0, y[2] - y[0] - 0.1])
+
+
+def in_units(unit, loss_factor, factors):
+    rows = {"c": CENTRES, "unit": np.full(3, unit), "loss": np.full(3, loss_factor), "rows": np.tile(factors, (3, 1))}
+    return ed.solve_reference(ed.Problem(stretched, limits, ed.Ball(2.0 * unit)), ed.SeriesSource(rows), np.zeros(3))
+
+
+@hypothesis.settings(deadline=None, max_examples=15, derandomize=True)
+@hypothesis.given(*[st.floats(-6.0, 6.0)] * 2, st.tuples(*[st.floats(-8.0, 8.0)] * 3))
+def test_every_unit_gives_the_same_answer(unit, loss_factor, factors):
+    """x, the loss and each constraint in units of their own, from 1e-8 to 1e8, all at once."""
+    plain = in_units(1.0, 1.0, np.ones(3))
+    unit, loss_factor, factors = 10.0**unit, 10.0**loss_factor, 10.0 ** np.array(factors)
+    scaled = in_units(unit, loss_factor, factors)
+    np.testing.assert_allclose(scaled.x / unit, plain.x, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(scaled.value / loss_factor, plain.value, rtol=1e-9)
+    np.testing.assert_allclose(scaled.multipliers * factors / loss_factor, plain.multipliers, rtol=1e-6, atol=1e-9)
+    assert scaled.kkt_residual < 1e-9
+
+
+@pytest.mark.parametrize("radius", [1e-3, 10.0, 1e4, 1e6])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_domain_of_any_size_is_solved(radius, seed):
+    """On large balls the optimum is a point near 0, in no way special among the others of the domain."""
+    rng = np.random.default_rng(seed)
+    A, b, G = rng.normal(size=(8, DIM)), rng.normal(size=8), rng.normal(size=(3, DIM))
+    problem = ed.Problem(
+        lambda x, xi: jnp.sum((xi["A"] @ x - xi["b"]) ** 2), lambda x, xi: xi["G"] @ x - 0.05, ed.Ball(radius)
+    )
+    reference = ed.solve_reference(problem, ed.IIDSource({"A": A[None], "b": b[None], "G": G[None]}), np.zeros(DIM))
+    x = cp.Variable(DIM)
+    rules: Any = [G @ x <= 0.05, cp.norm(x / radius) <= 1]
+    best: Any = cp.Problem(cp.Minimize(cp.sum_squares(A @ x - b)), rules).solve(solver=cp.CLARABEL)
+    np.testing.assert_allclose(reference.value, best, rtol=1e-6)
+    assert reference.constraints.max() <= 1e-9 * radius
+    assert reference.gap <= 1e-8 * reference.value
+
+
+@pytest.mark.parametrize("radius", [10.0, 1e4, 1e6])
+def test_a_loss_that_overflows_over_most_of_its_domain(radius):
+    """exp(x) - 2 x has its optimum at log 2; at most points of a large ball it is infinite."""
+    problem = ed.Problem(lambda x, xi: jnp.sum(jnp.exp(x * xi) - 2 * x), lambda x, xi: x[:1] - 0.3, ed.Ball(radius))
+    reference = ed.solve_reference(problem, ed.IIDSource(np.ones((2, 2))))
+    np.testing.assert_allclose(reference.x, [0.3, np.log(2)], atol=1e-9)
+    np.testing.assert_allclose(reference.multipliers, [2 - np.exp(0.3)], atol=1e-9)
+
+
+# ---- kinks ----
+
+
+def test_a_hinge_is_solved_with_a_proven_gap():
+    rng = np.random.default_rng(5)
+    model = ed.LinearModel("hinge", ed.Ball(5.0))
+    features = rng.normal(size=(2, 60, 4))
+    labels = np.sign(features @ np.ones(4) + rng.normal(size=(2, 60)))
+    normals = rng.normal(size=(2, 1, 4))
+    source = ed.IIDSource(model.data(list(features), list(labels), normals=normals, limits=[-0.1]))
+    reference = ed.solve_reference(model, source, np.zeros(4))
+    x = cp.Variable(4)
+    margins = cp.multiply(labels.ravel(), features.reshape(-1, 4) @ x)
+    rule: Any = normals.mean(axis=0) @ x <= -0.1
+    rules: Any = [rule, cp.norm(x) <= 5]
+    best: Any = cp.Problem(cp.Minimize(cp.sum(cp.pos(1 - margins)) / 120), rules).solve(solver=cp.CLARABEL)
+    np.testing.assert_allclose(reference.value, best, rtol=1e-7)
+    np.testing.assert_allclose(reference.multipliers, rule.dual_value, atol=1e-5)
+    assert reference.gap <= 1e-7 * reference.value
+    assert reference.constraints.max() <= 1e-9
+
+
+def test_a_conditional_value_at_risk_on_a_product_of_domains():
+    """min over w and t of t + E[(loss - t)_+] / 0.1, with a return that must be reached: kinks at every sample."""
+    rng = np.random.default_rng(6)
+    returns = 0.2 * rng.normal(size=(80, 4)) + [0.0, 0.02, 0.05, 0.1]
+    problem = ed.Problem(
+        lambda x, xi: x["t"] + jnp.maximum(-xi @ x["w"] - x["t"], 0) / 0.1,
+        lambda x, xi: jnp.stack([0.085 - xi @ x["w"]]),
+        ed.Product({"w": ed.Simplex(), "t": ed.Box(-3.0, 3.0)}),
+    )
+    reference = ed.solve_reference(problem, ed.SeriesSource(returns), {"w": np.full(4, 0.25), "t": np.zeros(())})
+    w, t = cp.Variable(4), cp.Variable()
+    rule: Any = returns.mean(axis=0) @ w >= 0.085
+    risk = t + cp.sum(cp.pos(-returns @ w - t)) / 8
+    rules: Any = [rule, w >= 0, cp.sum(w) == 1]
+    best: Any = cp.Problem(cp.Minimize(risk), rules).solve(solver=cp.CLARABEL)
+    np.testing.assert_allclose(reference.value, best, rtol=1e-6)
+    np.testing.assert_allclose(reference.multipliers, [rule.dual_value], rtol=1e-4)
+    assert 0 <= reference.gap <= 1e-6 * abs(reference.value)
+
+
+def test_kinks_in_constraints_beside_curves():
+    """min |x - c|^2 with |x_0| + |x_1| <= 1/2 and max(x_0, x_1) <= 0.3: in closed form for c = (1, 0.1)."""
+    problem = ed.Problem(
+        lambda x, xi: jnp.sum((x - xi) ** 2),
+        lambda x, xi: jnp.stack([jnp.sum(jnp.abs(x)) - 0.5, jnp.max(x) - 0.3]),
+        ed.Ball(3.0),
+    )
+    reference = ed.solve_reference(problem, ed.IIDSource(np.array([[1.0, 0.1]])))
+    np.testing.assert_allclose(reference.x, [0.3, 0.1], atol=1e-6)
+    np.testing.assert_allclose(reference.multipliers, [0.0, 1.4], atol=1e-5)
+    assert reference.gap <= 1e-6 * reference.value
+
+
+def test_a_function_with_a_reverse_rule_of_its_own():
+    import jax
+
+    @jax.custom_vjp
+    def square(x):
+        return x**2
+
+    square.defvjp(lambda x: (x**2, x), lambda x, slope: (2 * x * slope,))
+    problem = ed.Problem(lambda x, xi: jnp.sum(square(x - xi)), lambda x, xi: x[:1] - 0.3, ed.Ball(3.0))
+    reference = ed.solve_reference(problem, ed.IIDSource(np.ones((2, 2))))
+    np.testing.assert_allclose(reference.x, [0.3, 1.0], atol=1e-9)
+
+
+# ---- without Slater's condition ----
+
+
+def test_where_many_multipliers_fit_the_smallest_are_returned_and_a_note_says_why():
+    problem = ed.Problem(
+        lambda x, xi: x[0] + (x[1] - 1) ** 2, lambda x, xi: jnp.stack([x[0] - 0.1, 0.1 - x[0]]), ed.Box(-1.0, 0.5)
+    )
+    reference = ed.solve_reference(problem, ed.IIDSource(np.ones((2, 2))), np.zeros(2))
+    np.testing.assert_allclose(reference.x, [0.1, 0.5], atol=1e-9)
+    np.testing.assert_allclose(reference.multipliers, [0.0, 1.0], atol=1e-6)
+    assert "Slater's condition fails), because of constraints 0, 1" in reference.note
+
+
+def test_where_no_multipliers_exist_a_warning_says_so():
+    """x_0^2 <= 0 leaves x_0 = 0, where the gradient of the constraint is 0 and that of the loss is not."""
+    problem = ed.Problem(lambda x, xi: x[0] + x[1] ** 2, lambda x, xi: x[:1] ** 2, ed.Ball(1.0))
+    with pytest.warns(UserWarning, match=r"Slater's condition fails.*no multipliers exist.*loosen"):
+        reference = ed.solve_reference(problem, ed.IIDSource(np.ones((2, 2))), np.zeros(2))
+    np.testing.assert_allclose(reference.x, [0.0, 0.0], atol=1e-4)
+    assert reference.note
+
+
+def test_a_sound_problem_has_no_note():
+    assert ed.solve_reference(ed.Problem(loss, constraints, ed.Ball(0.3)), SOURCE).note == ""
+
+
+def test_rows_in_chunks_are_all_counted_once(monkeypatch):
+    from ergodrift import reference as module
+
+    data = RNG.normal(size=(1000, 2))
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.01 * xi, ed.Ball(1.0))
+    whole = ed.solve_reference(problem, ed.SeriesSource(data))
+    monkeypatch.setattr(module, "CHUNK", 300)  # 150 rows at a time: six chunks and a part of a seventh
+    again = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.01 * xi, ed.Ball(1.0))
+    np.testing.assert_allclose(ed.solve_reference(again, ed.SeriesSource(data)).x, whole.x, atol=1e-12)
+
+
+def test_a_long_solve_shows_its_progress_on_a_terminal(monkeypatch):
+    import io
+    import sys
+
+    from ergodrift import progress
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    ed.solve_reference(ed.Problem(loss, constraints, ed.Ball(0.3)), SOURCE)
+    shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "solve_reference" in shown
+    assert "12/12 digits" in shown
+    assert shown.endswith("\r\033[K")

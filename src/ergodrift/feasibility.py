@@ -5,25 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from ergodrift.convex import EDGE, Bar, Bend, Functions, Worst, least_worst
 from ergodrift.expectation import check_parts, wide
 from ergodrift.precision import double
 from ergodrift.problem import Problem
-from ergodrift.reference import Program, example_point, mean_constraints, mean_loss
-from ergodrift.region import Rows, minimise
+from ergodrift.reference import Averaged, Program, example_point, mean_constraints, mean_loss
+from ergodrift.region import Rows
 from ergodrift.source import Source
 
-EDGE = 1e-7  # a worst violation this close to 0, in units of the constraints' gradients, is neither side of it
+ROUGH = 1e-4  # the largest residual worth returning
+PRECISE = 1e-8  # of the worst violation: a gap that needs no other unit
+ROUNDING = 1e-14  # of a constraint, in parts of its range
 SHARE = 1e-6  # multipliers add up to 1; below this share one counts as 0
 
 
 class Feasibility(NamedTuple):
     """The smallest worst violation, min over x in X of max_i ḡ_i(x), and what it says.
+
+    The verdict and the conflict do not depend on the units of any constraint, nor on those of x: each constraint is
+    judged by its own range over the domain. `worst`, the point and the multipliers are about the constraints as given.
 
     Attributes:
         worst: that value; negative where some point meets every constraint strictly.
@@ -32,8 +37,9 @@ class Feasibility(NamedTuple):
         multipliers: weights >= 0 that add up to 1, with sum_i weight_i ḡ_i(y) >= worst for every y in X: the proof.
         conflict: constraints that no point of X can meet together, while every smaller choice of them can be met;
             empty where the problem is feasible.
-        verdict: "slater" (met strictly), "edge" (met, but by nothing the solver can tell from 0) or "infeasible".
-        kkt_residual: how exact the solution is, with constraints in units of their gradients.
+        verdict: "slater" (met strictly), "edge" (met, but by less than 1e-9 of its range) or "infeasible".
+        kkt_residual: how exact the solution is, with constraints in units of their gradients over the domain.
+        least: no point of X has a smaller worst violation than this: proven by the multipliers and by convexity.
     """
 
     worst: float
@@ -43,6 +49,7 @@ class Feasibility(NamedTuple):
     conflict: tuple[int, ...]
     verdict: str
     kkt_residual: float
+    least: float = -np.inf
 
     @property
     def margin(self) -> float:
@@ -71,8 +78,10 @@ class Feasibility(NamedTuple):
 def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility:
     """The smallest worst violation min_{x in X} max_i E[g_i(x, xi)], by an independent convex solver.
 
-    It is the program min s over (x, s) subject to ḡ_i(x) <= s (SLSQP); the multipliers of the rows are the proof that
-    nothing smaller can be had. Where it is positive, constraints are left out one by one as long as the rest still
+    It is the program min s over (x, s) subject to ḡ_i(x) <= s; the multipliers of the rows are the proof that nothing
+    smaller can be had. Whether the constraints can be met is decided with each one in units of its own gradient over
+    the domain, min s subject to ḡ_i(x) <= s size_i, so that factors of any size on any of them change nothing. Where s
+    is positive, constraints are left out one by one as long as the rest still
     conflict, which leaves an irreducible conflict (the deletion filter of Chinneck and Dravnieks 1991). Where it is
     negative, Slater's condition (Kim and Lee, assumption 3) holds with that margin.
 
@@ -82,7 +91,7 @@ def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility
         x0: a point of the domain to start from; needed where the shape of a point cannot be told from the domain.
 
     Raises:
-        ValueError: the solver did not reach a KKT point.
+        ValueError: the solver did not find a point with a small gap.
 
     >>> import jax.numpy as jnp, ergodrift as ed
     >>> limits = lambda x, xi: jnp.stack([1 - x[0], x[0] + 0.5, x[1] - 9])  # x >= 1 and x <= -0.5
@@ -96,56 +105,91 @@ def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility
         problem.check(point, wide(source.example))
         check_parts(problem, source, point)
         program = Program(problem, point, wide(source.loss_law), warm=x0 is not None)
-        law = wide(source.constraint_law)
-        rows = program.rows(lambda x: mean_constraints(problem, law, x))
-        sizes = program.sizes(rows)
-        everything = np.arange(len(sizes))
-        z, worst, shares, residual = _least_worst(program, rows, sizes, everything)
-        edge = EDGE * sizes.max()
-        conflict: tuple[int, ...] = ()
-        if worst > edge:
-            conflict = _irreducible(program, rows, sizes, np.flatnonzero(shares > SHARE), edge)
-        verdict = "infeasible" if worst > edge else "slater" if worst < -edge else "edge"
-        x = jax.tree.map(np.asarray, program.point_of(z))
-        return Feasibility(worst, x, rows(z)[0], shares, conflict, verdict, residual)
+        constraints = Averaged(problem, wide(source.constraint_law))
+        rows = program.rows(constraints.rows)
+        search = _Search(program, constraints, rows, program.sizes(rows))
+        everything = np.arange(len(search.sizes))
+        with search.bar:
+            judged = search.least_worst(everything)
+            found, unit = search.in_given_units(judged)
+            conflict: tuple[int, ...] = ()
+            if judged.least > EDGE:
+                conflict = search.irreducible(np.flatnonzero(judged.weights > SHARE * judged.weights.max()))
+        verdict = "infeasible" if judged.least > EDGE else "slater" if judged.value < -EDGE else "edge"
+        values = rows(found.z)[0]
+        x = jax.tree.map(np.asarray, program.point_of(found.z))
+        shares = found.weights / search.sizes
+        worst, least = float(values.max()), found.least * unit
+        if worst - least <= ROUNDING * search.sizes.max():  # no float64 x comes nearer to the least
+            worst = least
+        return Feasibility(worst, x, values, shares / shares.sum(), conflict, verdict, found.residual, least)
 
 
-def _least_worst(
-    program: Program, rows: Callable[[np.ndarray], Rows], sizes: np.ndarray, chosen: np.ndarray
-) -> tuple[np.ndarray, float, np.ndarray, float]:
-    """(z, min max over the chosen constraints, the weights of all, KKT residual) in the epigraph form."""
-    unit, kept = sizes[chosen].max(), sizes[chosen]
+class _Search:
+    """The constraints in units of their own gradients."""
 
-    def constrained(zs: np.ndarray) -> Rows:
-        values, jac = rows(zs[:-1])
-        slack = values[chosen] / kept - zs[-1] * unit / kept
-        return slack, np.hstack([jac[chosen] / kept[:, None], -(unit / kept)[:, None]])
+    def __init__(self, program: Program, constraints: Averaged, rows: Any, sizes: np.ndarray) -> None:
+        self.program, self.rows, self.sizes = program, rows, sizes
+        self.second = program.bend(constraints, sizes)
+        self.bar = Bar("feasibility")
 
-    def objective(zs: np.ndarray) -> tuple[float, np.ndarray]:
-        return float(zs[-1]), np.append(np.zeros(len(zs) - 1), 1.0)
+    def functions(self, chosen: np.ndarray) -> Functions:
+        def some(z: np.ndarray) -> Rows:
+            values, jac = self.rows(z)
+            return (values / self.sizes)[chosen], (jac / self.sizes[:, None])[chosen]
 
-    start = np.append(program.start, rows(program.start)[0][chosen].max() / unit)
-    found = minimise(program.region.widened(), start, objective, constrained)
-    if not found.residual <= 1e-4:
-        raise ValueError(
-            f"the solver stopped at a KKT residual of {found.residual:.3g} ({found.message}); pass another x0 to start "
-            "from, or smooth the constraints where they have a kink"
-        )
-    z = found.z[:-1]
-    shares = np.zeros(len(sizes))
-    shares[chosen] = found.multipliers * unit / kept
-    return z, float(rows(z)[0][chosen].max()), shares / shares.sum(), found.residual
+        return some
 
+    def bend(self, chosen: np.ndarray) -> Bend | None:
+        second = self.second
+        if second is None:
+            return None
 
-def _irreducible(
-    program: Program, rows: Callable[[np.ndarray], Rows], sizes: np.ndarray, chosen: np.ndarray, edge: float
-) -> tuple[int, ...]:
-    """Leave out one constraint after another for as long as the rest cannot be met."""
-    for candidate in chosen:
-        rest = chosen[chosen != candidate]
-        if rest.size and _least_worst(program, rows, sizes, rest)[1] > edge:
-            chosen = rest
-    return tuple(int(i) for i in chosen)
+        def some(z: np.ndarray, weights: np.ndarray) -> np.ndarray:
+            spread = np.zeros(1 + len(self.sizes))
+            spread[1 + chosen] = weights
+            return second(z, spread)
+
+        return some
+
+    def least_worst(self, chosen: np.ndarray, share: np.ndarray | None = None) -> Worst:
+        """min over X of the largest chosen ḡ_i / (size_i share_i)."""
+        share = np.ones(len(chosen)) if share is None else share
+        region, start = self.program.region, self.program.start
+        found = least_worst(region, start, self.functions(chosen), self.bend(chosen), share, self.bar)
+        if not found.residual <= ROUGH:
+            raise ValueError(
+                f"the solver stopped at a KKT residual of {found.residual:.3g}; pass another x0 to start from, and "
+                "make sure that the constraints are convex, and finite there with their gradients"
+            )
+        return found
+
+    def in_given_units(self, judged: Worst) -> tuple[Worst, float]:
+        """The same for the constraints as they are, ḡ_i <= s unit with a unit that makes s of size one; and that unit.
+
+        The answer is of the size of the smallest constraint that matters, or of a larger one where only those matter.
+        """
+        everything = np.arange(len(self.sizes))
+        smallest = self.sizes[judged.weights > SHARE * judged.weights.max()].min()
+        if np.ptp(self.sizes) == 0:
+            return judged, float(smallest)
+        best: tuple[Worst, float] | None = None
+        for unit in np.unique(np.append(self.sizes, smallest)):
+            found = self.least_worst(everything, unit / self.sizes)
+            if best is None or (found.value - found.least) * unit < (best[0].value - best[0].least) * best[1]:
+                best = found, float(unit)
+            if found.value - found.least <= PRECISE * abs(found.value):
+                return found, float(unit)
+        assert best is not None
+        return best
+
+    def irreducible(self, chosen: np.ndarray) -> tuple[int, ...]:
+        """Leave out one constraint after another for as long as the rest cannot be met."""
+        for candidate in chosen:
+            rest = chosen[chosen != candidate]
+            if rest.size and self.least_worst(rest).least > EDGE:
+                chosen = rest
+        return tuple(int(i) for i in chosen)
 
 
 class QueueEvidence(NamedTuple):

@@ -13,7 +13,7 @@ from ergodrift.compiled import compiled
 from ergodrift.expectation import BATCH, average, wide
 from ergodrift.precision import double
 from ergodrift.problem import Problem
-from ergodrift.reference import FEASIBLE, Program, Reference, mean_constraints, solve_reference
+from ergodrift.reference import FEASIBLE, Averaged, Program, Reference, solve_reference
 from ergodrift.source import Law, Source
 
 MANY = 100  # below this many problems, compiling Newton's method takes longer than it saves
@@ -68,20 +68,23 @@ def nearby(problem: Problem, source: Source, typical: Reference, weights: np.nda
         found = _newton(problem, loss_law.points, constraint_law, jnp.asarray(shares), typical.x, binding, start)
         solution, values, constraints, stationarity = map(np.asarray, found)
         flat, multipliers = np.split(solution, [len(start) - len(binding)], axis=1)
-        sizes = program.sizes(program.rows(lambda x: mean_constraints(problem, constraint_law, x)))
+        sizes = program.sizes(program.rows(Averaged(problem, constraint_law).rows))
         spread = np.zeros_like(constraints)
         spread[:, binding] = multipliers
         complementarity = np.abs(spread * constraints).max(axis=1) / program.scale
         residual = np.max(
-            [np.abs(stationarity).max(axis=1) / program.scale, (constraints / sizes).max(axis=1), complementarity],
+            [
+                np.abs(stationarity @ region.lift).max(axis=1) / program.scale,
+                (constraints / sizes).max(axis=1),
+                complementarity,
+            ],
             axis=0,
         )
 
         x = jax.tree.map(np.asarray, jax.vmap(program.unravel)(jnp.asarray(flat)))
 
         def reference(row: int) -> Reference | None:
-            z = flat[row]
-            inside = (z > region.lower).all() and (z < region.upper).all() and (region.excess(z)[0] < 0).all()
+            inside = (region.walls(region.embed(flat[row]))[0] < 0).all()
             worst = (constraints[row] / sizes).max()
             if not (residual[row] <= SOLVED and worst <= FEASIBLE and spread[row].min() >= 0 and inside):
                 return None

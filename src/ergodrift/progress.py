@@ -11,8 +11,8 @@ PATIENCE = 0.5  # seconds before a bar appears: a run that is over by then needs
 class Progress:
     """One line on stderr, drawn on a terminal only."""
 
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total = label, total
+    def __init__(self, label: str, total: int, unit: str = "samples") -> None:
+        self.label, self.total, self.unit = label, total, unit
         self.began = time.monotonic()
         self.shown = False
 
@@ -25,7 +25,7 @@ class Progress:
         left = elapsed * (1 - share) / share if share else 0.0
         bar = ("█" * round(24 * share)).ljust(24, "░")
         sys.stderr.write(
-            f"\r{self.label} {bar} {share:4.0%}  {done:,}/{self.total:,} samples, {left:.0f} s left{note} \033[K"
+            f"\r{self.label} {bar} {share:4.0%}  {done:,}/{self.total:,} {self.unit}, {left:.0f} s left{note} \033[K"
         )
         sys.stderr.flush()
 

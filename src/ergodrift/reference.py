@@ -1,10 +1,11 @@
-"""The optimum of the stationary problem, from an independent solver (SciPy), with multipliers and a KKT residual."""
+"""The optimum of the stationary problem, from a solver of another kind, with multipliers and a proven gap."""
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +13,19 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ergodrift.compiled import compiled
-from ergodrift.expectation import BATCH, average, check_parts, wide
+from ergodrift.convex import EDGE, Bar, Bend, Functions, Solution, least_worst, minimum, smallest_multipliers
+from ergodrift.expectation import BATCH, check_parts, wide
 from ergodrift.geometry import Box
 from ergodrift.precision import double
 from ergodrift.problem import Problem, value_and_jacobian
-from ergodrift.region import Rows, minimise, region
+from ergodrift.region import Rows, region
 from ergodrift.source import Law, Source
 
-FEASIBLE = 1e-8  # the largest violation a reference may have
+FEASIBLE = 1e-8  # the largest violation a reference may have, in units of the constraints' gradients
+ROUGH, EDGY = 1e-4, 1e-2  # the largest KKT residual worth returning, and where no point is strictly feasible
+STEEP = 10.0  # multipliers so many times what the loss asks for are looked into
 MOST_CUTS = 50  # constraints added at a time when one must hold for every sample
+CHUNK = 2**18  # numbers held at a time for the points of a law, or for their derivatives: what a cache holds
 
 
 class Reference(NamedTuple):
@@ -32,7 +37,10 @@ class Reference(NamedTuple):
         constraints: ḡ(x#), (n,); for `every`, the largest over all samples.
         multipliers: lambda* >= 0, (n,); for `every`, (points of the constraint law, n).
         kkt_residual: the largest of |stationarity|, violation and |lambda g|, entry by entry, with loss and constraints
-            in units of their gradients.
+            in units of their gradients over the domain. At a kink it is the gap, in these units, that stands for the
+            first: the multipliers are then those of the cuts that prove it.
+        gap: no feasible point has a loss below value - gap. It follows from convexity alone, whatever found x.
+        note: what is to be known about the multipliers; empty where there is nothing.
     """
 
     x: Any
@@ -40,6 +48,8 @@ class Reference(NamedTuple):
     constraints: np.ndarray
     multipliers: np.ndarray
     kkt_residual: float
+    gap: float = np.nan
+    note: str = ""
 
 
 def solve_reference(
@@ -47,8 +57,15 @@ def solve_reference(
 ) -> Reference:
     """Solve the stationary problem, min E[loss(x, xi)] over X subject to E[constraints(x, xi)] <= 0.
 
-    SLSQP finds the point; the multipliers are then the bounded least-squares solution of the stationarity condition, so
-    that the KKT residual checks the one with the other. For problems of up to a few hundred dimensions.
+    An interior-point method with exact second derivatives finds point and multipliers. Where loss or constraints have
+    kinks (CVaR, hinge, absolute values) and it gets stuck, a bundle method goes on. Either way the gap is proven by
+    convexity: f̄(y) >= f̄(x) + lambda.ḡ(x) + (df̄(x) + lambda.dḡ(x)).(y - x) for every feasible y, at its smallest over
+    X. The answer does not depend on the units of loss, constraints and x. For problems of up to a few hundred
+    dimensions. On a terminal a solve of more than a moment shows its progress.
+
+    Where no point meets the constraints strictly (Slater's condition fails), multipliers may have no limit, and
+    `Reference.note` says so: the smallest are returned where there are many, and a warning is given where there are
+    none.
 
     Args:
         problem: loss, constraints and domain.
@@ -61,7 +78,7 @@ def solve_reference(
             benchmark x° of appendix C.
 
     Raises:
-        ValueError: no feasible point was found, or the solver did not reach a KKT point.
+        ValueError: no feasible point was found, or no point with a small gap.
 
     >>> import ergodrift as ed
     >>> source = ed.IIDSource(np.array([[1.0, 2.0], [3.0, 0.0]]))
@@ -80,7 +97,7 @@ def solve_reference(
         program = Program(problem, point, loss_law, warm=x0 is not None)
         if every:
             return _solve_for_every(program, constraint_law)
-        return program.solve(lambda x: mean_constraints(problem, constraint_law, x))
+        return program.solve(Averaged(problem, constraint_law))
 
 
 def _solve_for_every(program: Program, law: Law) -> Reference:
@@ -90,11 +107,13 @@ def _solve_for_every(program: Program, law: Law) -> Reference:
     values = np.asarray(_all_constraints(program.problem, points, program.point))
     rows = np.array([np.argmax(values.max(axis=1))])
     while True:
-        chosen = jax.tree.map(lambda leaf, rows=rows: leaf[rows], points)
-        found = program.solve(lambda x, chosen=chosen: _each_constraint(program.problem, chosen, x))
+        chosen = Each(program.problem, jax.tree.map(lambda leaf, rows=rows: leaf[rows], points))
+        found = program.solve(chosen)
         values = np.asarray(_all_constraints(program.problem, points, found.x))
-        worst = np.argsort(-values.max(axis=1))[:MOST_CUTS]
-        fresh = np.setdiff1d(worst[values[worst].max(axis=1) > FEASIBLE], rows)
+        units = program.sizes(program.rows(chosen.rows)).reshape(len(rows), -1).max(axis=0)
+        over = (values / units).max(axis=1)
+        worst = np.argsort(-over)[:MOST_CUTS]
+        fresh = np.setdiff1d(worst[over[worst] > FEASIBLE], rows)
         if not fresh.size:
             break
         rows = np.concatenate([rows, fresh])
@@ -104,27 +123,27 @@ def _solve_for_every(program: Program, law: Law) -> Reference:
 
 
 class Program:
-    """The problem as SciPy sees it: a flat vector z, from which the point is linear, and smooth functions of it.
+    """The problem as the solvers see it: a flat vector z of size one, from which the point is linear.
 
-    Loss and constraints are divided by the size of their gradients over the domain, so that tolerances mean the same
-    for a loss in millionths and in millions; the KKT residual is in those units.
+    Loss and constraints are divided by the size of their gradients with respect to z, so that tolerances mean the same
+    for a loss in millionths and in millions, on a domain of any size; the KKT residual is in those units.
     """
 
     def __init__(self, problem: Problem, point: Any, loss_law: Law, warm: bool) -> None:
-        self.problem, self.loss_law = problem, loss_law
+        self.problem, self.loss_law = problem, jax.tree.map(jnp.asarray, loss_law)
         flat, self.unravel = ravel_pytree(point)
         self.region = region(problem.geometry, point)
-        self.start = self.region.embed(np.asarray(flat)) if warm else self.region.start
+        self.start = self.region.inwards(self.region.embed(np.asarray(flat))) if warm else self.region.centre
         rng = np.random.default_rng(0)
         reach = float(problem.geometry.reach(point))
         probes = [self.unravel(jnp.asarray(reach * rng.normal(size=flat.size))) for _ in range(3)]
         inside = [np.asarray(ravel_pytree(problem.geometry.project(probe))[0]) for probe in probes]
-        self.probes = [self.start, *(self.region.embed(probe) for probe in inside)]
+        self.probes = [self.start, *(self.region.inwards(self.region.embed(probe)) for probe in inside)]
 
     @functools.cached_property
     def scale(self) -> float:
-        """What the loss is divided by: its largest gradient over the probes."""
-        return _size(max(np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes))
+        """What the loss is divided by: the size of its gradient."""
+        return _size(np.array([np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes]))
 
     @property
     def point(self) -> Any:
@@ -133,12 +152,13 @@ class Program:
 
     def point_of(self, z: np.ndarray) -> Any:
         """The point, in its own structure, that z stands for."""
-        return self.unravel(jnp.asarray(self.region.lift @ z))
+        return self.unravel(jnp.asarray(self.region.offset + self.region.lift @ z))
 
     def loss(self, x: Any) -> tuple[float, np.ndarray]:
         """The expected loss and its gradient with respect to z."""
         value, gradient = mean_loss(self.problem, self.loss_law, x)
-        return float(value), np.asarray(ravel_pytree(gradient)[0]) @ self.region.lift
+        with np.errstate(all="ignore"):  # what is not finite is not used
+            return float(value), np.asarray(ravel_pytree(gradient)[0]) @ self.region.lift
 
     def rows(self, constraints: Callable[[Any], tuple[Any, Any]]) -> Callable[[np.ndarray], Rows]:
         """constraints(x) -> (values, Jacobian), both in the structure of a point, as a function of z."""
@@ -146,62 +166,230 @@ class Program:
         def flat(z: np.ndarray) -> Rows:
             values, jac = constraints(self.point_of(z))
             rows = [np.asarray(leaf).reshape(len(values), -1) for leaf in jax.tree.leaves(jac)]
-            return np.asarray(values), np.concatenate(rows, axis=1) @ self.region.lift
+            with np.errstate(all="ignore"):
+                return np.asarray(values), np.concatenate(rows, axis=1) @ self.region.lift
 
         return flat
 
     def sizes(self, rows: Callable[[np.ndarray], Rows]) -> np.ndarray:
-        """What each constraint is divided by: its largest gradient over the probes."""
-        steepest = np.max([np.abs(rows(z)[1]).max(axis=1) for z in self.probes], axis=0)
-        return np.array([_size(norm) for norm in steepest])
+        """What each constraint is divided by: the size of its gradient, or its value if it has none."""
+        seen = [rows(z) for z in self.probes]
+        slopes = np.array([np.abs(jac).max(axis=1) for _, jac in seen]).T
+        values = np.abs([value for value, _ in seen]).T
+        return np.array([_size(slope, value) for slope, value in zip(slopes, values, strict=True)])
 
-    def solve(self, constraints: Callable[[Any], tuple[Any, Any]]) -> Reference:
-        """The reference under constraints(x) -> (values, Jacobian), both in the structure of a point."""
-        rows = self.rows(constraints)
+    def functions(self, rows: Callable[[np.ndarray], Rows], sizes: np.ndarray) -> Functions:
+        """Loss and constraints of z in units of their gradients; the last point is remembered."""
+        last: tuple[bytes, Rows] | None = None
+
+        def both(z: np.ndarray) -> Rows:
+            nonlocal last
+            if last is None or last[0] != z.tobytes():
+                loss, gradient = self.loss(self.point_of(z))
+                values, jac = rows(z)
+                slopes = np.vstack([gradient / self.scale, jac / sizes[:, None]])
+                last = z.tobytes(), (np.append(loss / self.scale, values / sizes), slopes)
+            return last[1]
+
+        return both
+
+    def bend(self, constraints: Constraints, sizes: np.ndarray) -> Bend | None:
+        """The second derivative of weighed loss and constraints; None where functions do not have one."""
+
+        def bend(z: np.ndarray, weights: np.ndarray) -> np.ndarray:
+            x, total = self.point_of(z), np.zeros(2 * (self.region.lift.shape[0],))
+            if weights[0]:
+                total = weights[0] / self.scale * self.loss_curvature(x)
+            total = total + np.asarray(constraints.curvature(x, weights[1:] / sizes))
+            with np.errstate(all="ignore"):
+                return self.region.lift.T @ total @ self.region.lift
+
+        try:
+            bend(self.start, np.append(1.0, np.ones(len(sizes))))
+        except Exception:  # whatever a function's own rule of differentiation raises
+            return None
+        return bend
+
+    def loss_curvature(self, x: Any) -> np.ndarray:
+        law = self.loss_law
+        return np.asarray(curvature(self.problem, "loss", law.points, law.weights[:, None], x))
+
+    def solve(self, constraints: Constraints) -> Reference:
+        """The reference under these constraints."""
+        rows = self.rows(constraints.rows)
         sizes = self.sizes(rows)
-
-        def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self.loss(self.point_of(z))
-            return value / self.scale, gradient / self.scale
-
-        def constrained(z: np.ndarray) -> Rows:
-            values, jac = rows(z)
-            return values / sizes, jac / sizes[:, None]
-
-        found = minimise(self.region, self.start, objective, constrained)
-        if not found.worst <= 10 * FEASIBLE:  # a NaN is not
-            above = (found.values * sizes).max()
-            raise ValueError(
-                f"no feasible point found: where the solver stopped, a constraint is {above:.3g} above 0 "
-                f"({found.message}); the constraints may conflict over this domain: feasibility(problem, source) says "
-                "which"
-            )
-        if not found.residual <= 1e-4:
-            raise ValueError(
-                f"the solver stopped at a KKT residual of {found.residual:.3g} ({found.message}); pass another x0 to "
-                "start from, or smooth the loss where it has a kink"
-            )
+        functions, bend = self.functions(rows, sizes), self.bend(constraints, sizes)
+        with Bar("solve_reference") as bar:
+            found = minimum(self.region, self.start, functions, bend, bar)
+            if found.empty:
+                raise ValueError(
+                    "no feasible point found: at every point of the domain some constraint is above 0, at best by "
+                    f"{(found.rows * sizes).max():.3g}; feasibility(problem, source) says which of them conflict"
+                )
+            if not (found.residual <= (EDGY if found.edge else ROUGH) and found.worst <= 10 * FEASIBLE):  # a NaN is not
+                raise ValueError(
+                    f"the solver stopped at a KKT residual of {found.residual:.3g}, the largest constraint at "
+                    f"{(found.rows * sizes).max():.3g}; pass another x0 to start from, and make sure that loss and "
+                    "constraints are convex, and finite there with their gradients"
+                )
+            found, note, none = self._looked_into(found, functions, bend, bar)
+        if none:
+            warnings.warn(note, stacklevel=3)
         point = self.point_of(found.z)
-        multipliers = found.multipliers * self.scale / sizes
-        x = jax.tree.map(np.asarray, point)
-        return Reference(x, self.loss(point)[0], found.values * sizes, multipliers, found.residual)
+        return Reference(
+            jax.tree.map(np.asarray, point),
+            found.value * self.scale,
+            found.rows * sizes,
+            found.multipliers * self.scale / sizes,
+            found.residual,
+            max(found.gap, 0.0) * self.scale,
+            note,
+        )
+
+    def _looked_into(
+        self, found: Solution, functions: Functions, bend: Bend | None, bar: Bar
+    ) -> tuple[Solution, str, bool]:
+        """Where multipliers pull far harder than the loss, the smallest that will do, why, and whether none will."""
+        pull = max(float(np.abs(functions(found.z)[1][0]).max()), 1e-6)
+        if not found.edge and found.multipliers.max(initial=0.0) <= STEEP * pull:
+            return found, "", False
+
+        def rest(z: np.ndarray) -> Rows:
+            values, jac = functions(z)
+            return values[1:], jac[1:]
+
+        second = None if bend is None else lambda z, weights: bend(z, np.append(0.0, weights))
+        best = least_worst(self.region, self.start, rest, second, np.ones(len(found.rows)), bar)
+        if best.value <= -EDGE and found.residual <= ROUGH:
+            return found, "", False
+        smallest = smallest_multipliers(self.region, found, functions)
+        names = ", ".join(str(i) for i in np.flatnonzero(best.weights > 1e-6))
+        none = smallest is found.multipliers
+        note = (
+            "no point of the domain meets the constraints strictly (Slater's condition fails), because of constraints "
+            f"{names}; "
+        ) + (
+            "no multipliers exist, and those returned only show it: loosen one of these constraints a little, see "
+            "feasibility(problem, source)"
+            if none
+            else "many multipliers fit, and those returned are the smallest"
+        )
+        return found._replace(multipliers=smallest), note, none
 
 
-def _size(norm: Any) -> float:
-    """A norm to divide by: 1 where it is zero or not a number."""
-    return float(norm) if norm > 0 and np.isfinite(norm) else 1.0
+class Constraints(Protocol):
+    """Constraints of x with their derivatives, in the structure of a point."""
+
+    def rows(self, x: Any) -> tuple[Any, Any]:
+        """Values and Jacobian."""
+        ...
+
+    def curvature(self, x: Any, multipliers: np.ndarray) -> Any:
+        """The second derivative of multipliers.g, (d, d)."""
+        ...
+
+
+class Averaged:
+    """ḡ, by its law."""
+
+    def __init__(self, problem: Problem, law: Law) -> None:
+        self.problem, self.law = problem, jax.tree.map(jnp.asarray, law)
+
+    def rows(self, x: Any) -> tuple[Any, Any]:
+        return mean_constraints(self.problem, self.law, x)
+
+    def curvature(self, x: Any, multipliers: np.ndarray) -> Any:
+        weights = self.law.weights[:, None] * jnp.asarray(multipliers)
+        return curvature(self.problem, "constraints", self.law.points, weights, x)
+
+
+class Each:
+    """g at every one of some points, one after the other."""
+
+    def __init__(self, problem: Problem, points: Any) -> None:
+        self.problem, self.points = problem, points
+
+    def rows(self, x: Any) -> tuple[Any, Any]:
+        return _each_constraint(self.problem, self.points, x)
+
+    def curvature(self, x: Any, multipliers: np.ndarray) -> Any:
+        count = jax.tree.leaves(self.points)[0].shape[0]
+        return curvature(self.problem, "constraints", self.points, jnp.asarray(multipliers.reshape(count, -1)), x)
+
+
+def _size(slopes: np.ndarray, values: np.ndarray | None = None) -> float:
+    """A number to divide by, from slopes at the start and at the probes, or from values where there are no slopes.
+
+    Not the largest slope: an exponential on a large ball has one near the largest number there is.
+    """
+    for numbers in (slopes, values):
+        usable = [] if numbers is None else [number for number in numbers if 0 < number < np.inf]
+        if usable:
+            at_start = numbers[0] if numbers is not None and 0 < numbers[0] < np.inf else 0.0
+            return float(max(at_start, min(usable)))
+    return 1.0
 
 
 @compiled()
 def mean_loss(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
     """f̄(x) and its gradient."""
-    return jax.value_and_grad(lambda y: average(problem.loss, law, y))(x)
+
+    def part(points: Any, weights: Any) -> Any:
+        return jax.value_and_grad(lambda y: weights @ jax.vmap(lambda xi: problem.loss(y, xi))(points))(x)
+
+    return _added(part, law.points, law.weights, x)
 
 
 @compiled()
 def mean_constraints(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
     """ḡ(x) and its Jacobian."""
-    return value_and_jacobian(lambda y: average(problem.constraints, law, y), x)
+
+    def part(points: Any, weights: Any) -> Any:
+        return value_and_jacobian(lambda y: weights @ jax.vmap(lambda xi: problem.constraints(y, xi))(points), x)
+
+    return _added(part, law.points, law.weights, x)
+
+
+def curvature(problem: Problem, name: str, points: Any, weights: Any, x: Any) -> Any:
+    """The second derivative of sum_j weights_j.h(x, xi_j) with respect to the flat x, h the loss or the constraints."""
+    try:
+        return _curvature(problem, name, "forward", points, weights, x)
+    except TypeError:  # a function with a reverse rule of its own alone
+        return _curvature(problem, name, "reverse", points, weights, x)
+
+
+@compiled(static_argnums=(1, 2))
+def _curvature(problem: Problem, name: str, mode: str, points: Any, weights: Any, x: Any) -> Any:
+    flat, unravel = ravel_pytree(x)
+    function, outer = getattr(problem, name), {"forward": jax.jacfwd, "reverse": jax.jacrev}[mode]
+
+    def part(points: Any, weights: Any) -> Any:
+        def total(y: Any) -> Any:
+            return jnp.vdot(weights, jax.vmap(lambda xi: jnp.ravel(function(unravel(y), xi)))(points))
+
+        return outer(jax.grad(total))(flat)
+
+    return _added(part, points, weights, x)
+
+
+def _added(part: Callable[[Any, Any], Any], points: Any, weights: Any, x: Any) -> Any:
+    """The sum of part(points, weights) over chunks of the points: derivatives of all at once do not fit into memory."""
+    entries = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (points, x)]
+    count = weights.shape[0]
+    chunk = max(1, CHUNK // max(-(-entries[0] // count), entries[1]))
+    if chunk >= count:
+        return part(points, weights)
+
+    def add(i: Any, total: Any) -> Any:
+        start = jnp.minimum(i * chunk, count - chunk)  # the last chunk reaches back over rows that weigh nothing there
+        piece, share = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, chunk), (points, weights))
+        fresh = start + jnp.arange(chunk) >= i * chunk
+        share = jnp.where(fresh.reshape(-1, *[1] * (share.ndim - 1)), share, 0)
+        return jax.tree.map(jnp.add, total, part(piece, share))
+
+    shapes = jax.eval_shape(part, *jax.tree.map(lambda leaf: leaf[:chunk], (points, weights)))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-count // chunk), add, zero)
 
 
 @compiled()

@@ -1,9 +1,8 @@
-"""Domains as SciPy's solvers see them: bounds, balls and sums of a flat vector."""
+"""Domains as a solver sees them: a flat vector z of size one, with bounds, unit balls and sums."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,66 +12,86 @@ from jax.flatten_util import ravel_pytree
 
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
 
-ACTIVE = 1e-6  # how close to its bound a constraint counts as active when multipliers are computed
+INSIDE = 0.99  # how far from the centre towards the boundary a given start may lie
 
 Rows = tuple[np.ndarray, np.ndarray]  # values of several functions and their Jacobian
 
 
 class Region(NamedTuple):
-    """x = lift z, with lower <= z <= upper, ||z[part]||^2 <= r^2 for balls, row.z <= r for sums, and equal z = 1."""
+    """x = offset + lift z, with lower <= z <= upper, ||z[part]|| <= 1 for balls, row.z <= 1 for sums, equal z = 1.
 
+    Whatever units x has, z is of size one: a solver that works on z gives the same answer in all of them.
+    """
+
+    offset: np.ndarray
     lift: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
-    balls: list[tuple[np.ndarray, float]]
-    sums: list[tuple[np.ndarray, float]]
+    balls: list[np.ndarray]
+    sums: list[np.ndarray]
     equal: np.ndarray
 
     @property
-    def start(self) -> np.ndarray:
-        """A point inside: the middle of the bounds, scaled to meet the sums."""
-        low, high = np.maximum(self.lower, -1e300), np.minimum(self.upper, 1e300)
-        middle = np.where(np.isfinite(self.lower) & np.isfinite(self.upper), low / 2 + high / 2, 0.0)
-        for row in self.equal:
-            middle = np.where(row > 0, 1 / row.sum(), middle)
+    def centre(self) -> np.ndarray:
+        """A point well inside."""
+        finite = np.isfinite(self.lower) & np.isfinite(self.upper)
+        middle = np.where(finite, (np.where(finite, self.lower, 0) + np.where(finite, self.upper, 0)) / 2, 0.0)
+        for share, rows in [(1.0, self.equal), (0.5, self.sums)]:
+            for row in rows:
+                middle = np.where(row > 0, share / row.sum(), middle)
         return middle
 
     def embed(self, flat: np.ndarray) -> np.ndarray:
         """A z that stands for a flat point of the domain; in an l1 ball its positive and negative parts."""
-        return np.clip(self.lift.T @ flat, self.lower, self.upper)
+        lengths = np.sum(self.lift**2, axis=0)
+        aligned = self.lift.T @ (flat - self.offset) / np.where(lengths > 0, lengths, 1.0)
+        return np.clip(aligned, self.lower, self.upper)
 
-    def excess(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """By how much z leaves the balls and sums (at most 0 inside), and the gradients of that."""
-        values = [z[part] @ z[part] - r**2 for part, r in self.balls] + [row @ z - r for row, r in self.sums]
-        rows = [2 * np.where(np.isin(np.arange(len(z)), part), z, 0.0) for part, _ in self.balls]
-        rows += [row for row, _ in self.sums]
-        return np.array(values), np.array(rows).reshape(len(values), len(z))
+    def inwards(self, z: np.ndarray) -> np.ndarray:
+        """z, a little nearer to the centre, so that it is not on the boundary."""
+        return self.centre + INSIDE * (z - self.centre)
 
-    def multipliers(
-        self, z: np.ndarray, gradient: np.ndarray, values: np.ndarray, jac: np.ndarray
-    ) -> tuple[np.ndarray, float]:
-        """lambda >= 0 on the active constraints, and what is left of the stationarity condition."""
-        edge, edge_rows = self.excess(z)
+    def walls(self, z: np.ndarray) -> Rows:
+        """By how much z leaves the bounds, balls and sums (negative inside), and the gradients of that."""
         unit = np.eye(len(z))
-        active = values > -ACTIVE
-        normals = np.concatenate(
-            [
-                jac[active],
-                edge_rows[edge > -ACTIVE],
-                unit[z > self.upper - ACTIVE],
-                -unit[z < self.lower + ACTIVE],
-                self.equal,
-            ]
-        )
-        multipliers = np.zeros(len(values))
-        if not len(normals):
-            return multipliers, float(np.abs(gradient).max())
-        low = np.zeros(len(normals))
-        low[len(normals) - len(self.equal) :] = -np.inf
-        with np.errstate(invalid="ignore"):  # its steps along infinite bounds; what it returns is checked below
-            fit = scipy.optimize.lsq_linear(normals.T, -gradient, bounds=(low, np.inf), tol=1e-14)
-        multipliers[active] = fit.x[: active.sum()]
-        return multipliers, float(np.abs(normals.T @ fit.x + gradient).max())
+        low, high = np.isfinite(self.lower), np.isfinite(self.upper)
+        rounds = [np.isin(np.arange(len(z)), part) for part in self.balls]
+        values = [self.lower[low] - z[low], z[high] - self.upper[high]]
+        values += [np.array([z[part] @ z[part] - 1]) for part in rounds] + [
+            np.array([row @ z - 1]) for row in self.sums
+        ]
+        rows = [-unit[low], unit[high], *(2 * np.where(part, z, 0.0)[None] for part in rounds)]
+        return np.concatenate(values), np.concatenate([*rows, *(row[None] for row in self.sums)])
+
+    def curvature(self, multipliers: np.ndarray) -> np.ndarray:
+        """The diagonal of the second derivatives of the walls, weighed: that of the balls."""
+        diagonal = np.zeros(len(self.lower))
+        first = int(np.isfinite(self.lower).sum() + np.isfinite(self.upper).sum())
+        for part, weight in zip(self.balls, multipliers[first:], strict=False):
+            diagonal[part] += 2 * weight
+        return diagonal
+
+    def least(self, slope: np.ndarray) -> float:
+        """The smallest slope.z over the region, in closed form; -inf where a free entry has a slope."""
+        total, rest = 0.0, np.ones(len(slope), dtype=bool)
+        for part in self.balls:
+            total -= float(np.linalg.norm(slope[part]))
+            rest[part] = False
+        for row in self.sums:
+            part = row > 0
+            total += min(0.0, float((slope[part] / row[part]).min()))
+            rest &= ~part
+        for row in self.equal:
+            part = row > 0
+            floor = self.lower[part]
+            total += float(slope[part] @ floor + (1 - floor.sum()) * slope[part].min())
+            rest &= ~part
+        rest &= slope != 0
+        return total + float(np.minimum(slope[rest] * self.lower[rest], slope[rest] * self.upper[rest]).sum())
+
+    def outside(self, z: np.ndarray) -> float:
+        """The largest violation of the region itself."""
+        return float(max(self.walls(z)[0].max(initial=0.0), np.abs(self.equal @ z - 1).max(initial=0.0)))
 
     def widened(self) -> Region:
         """The same region with one more variable at the end, which is free and of which x is independent."""
@@ -81,62 +100,9 @@ class Region(NamedTuple):
             lift=np.hstack([self.lift, np.zeros((len(self.lift), 1))]),
             lower=np.concatenate([self.lower, -free]),
             upper=np.concatenate([self.upper, free]),
-            sums=[(np.append(row, 0.0), r) for row, r in self.sums],
+            sums=[np.append(row, 0.0) for row in self.sums],
             equal=np.hstack([self.equal, np.zeros((len(self.equal), 1))]),
         )
-
-
-class Minimum(NamedTuple):
-    """Where SLSQP stopped.
-
-    Attributes:
-        z: the point.
-        values: of the constraints there.
-        multipliers: of the constraints, the bounded least-squares solution of the stationarity condition.
-        worst: the largest violation of a constraint or of the region.
-        residual: the largest of |stationarity|, `worst` and |multipliers * values|.
-        message: the solver's own words.
-    """
-
-    z: np.ndarray
-    values: np.ndarray
-    multipliers: np.ndarray
-    worst: float
-    residual: float
-    message: str
-
-
-def minimise(
-    region: Region,
-    start: np.ndarray,
-    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
-    constrained: Callable[[np.ndarray], Rows],
-) -> Minimum:
-    """Minimise a smooth function over a region subject to constrained(z) <= 0, by SLSQP."""
-    inside = [
-        {"type": "ineq", "fun": lambda z: -constrained(z)[0], "jac": lambda z: -constrained(z)[1]},
-        {"type": "ineq", "fun": lambda z: -region.excess(z)[0], "jac": lambda z: -region.excess(z)[1]},
-        {"type": "eq", "fun": lambda z: region.equal @ z - 1, "jac": lambda z: region.equal},
-    ]
-    present = [True, len(region.excess(start)[0]) > 0, len(region.equal) > 0]
-    found = scipy.optimize.minimize(
-        objective,
-        start,
-        jac=True,
-        method="SLSQP",
-        bounds=list(zip(region.lower, region.upper, strict=True)),
-        constraints=[rule for rule, there in zip(inside, present, strict=True) if there],
-        options={"ftol": 1e-15, "maxiter": 1000},
-    )
-    z = np.clip(found.x, region.lower, region.upper)
-    values, jac = constrained(z)
-    outside = region.excess(z)[0].max(initial=0.0), np.abs(region.equal @ z - 1).max(initial=0.0)
-    worst = float(max(values.max(), *outside))
-    if not np.isfinite(z).all() or not np.isfinite(values).all():
-        return Minimum(z, values, np.zeros(len(values)), np.nan, np.nan, found.message)
-    multipliers, stationarity = region.multipliers(z, objective(z)[1], values, jac)
-    residual = float(max(stationarity, worst, np.abs(multipliers * values).max()))
-    return Minimum(z, values, multipliers, worst, residual, found.message)
 
 
 @functools.singledispatch
@@ -145,43 +111,46 @@ def region(geometry: Geometry, point: Any) -> Region:
     raise TypeError(f"the solver does not know the domain {type(geometry).__name__}")
 
 
-def _plain(size: int, low: Any = -np.inf, high: Any = np.inf) -> Region:
-    bounds = np.broadcast_to(low, size).astype(float), np.broadcast_to(high, size).astype(float)
-    return Region(np.eye(size), *bounds, [], [], np.zeros((0, size)))
+def _plain(size: int, low: float = -np.inf, high: float = np.inf) -> Region:
+    bounds = np.full(size, low), np.full(size, high)
+    return Region(np.zeros(size), np.eye(size), *bounds, [], [], np.zeros((0, size)))
 
 
 @region.register
 def _(geometry: Ball, point: Any) -> Region:
     size = ravel_pytree(point)[0].size
-    return _plain(size)._replace(balls=[(np.arange(size), float(geometry.radius))])
+    return _plain(size)._replace(lift=float(geometry.radius) * np.eye(size), balls=[np.arange(size)])
 
 
 @region.register
 def _(geometry: Box, point: Any) -> Region:
+    """x = middle + half width * z."""
     lower, upper = (
         jax.tree.map(np.broadcast_to, bound, jax.tree.map(np.shape, point)) for bound in geometry.bounds(point)
     )
-    return _plain(ravel_pytree(point)[0].size, *(np.asarray(ravel_pytree(bound)[0]) for bound in (lower, upper)))
+    low, high = (np.asarray(ravel_pytree(bound)[0], dtype=float) for bound in (lower, upper))
+    half = high / 2 - low / 2
+    return _plain(len(half), -1.0, 1.0)._replace(offset=low + half, lift=np.diag(half))
 
 
 @region.register
 def _(geometry: Simplex, point: Any) -> Region:
     size = ravel_pytree(point)[0].size
-    return _plain(size, 0.0, 1.0)._replace(equal=np.ones((1, size)))
+    return _plain(size, 0.0)._replace(equal=np.ones((1, size)))
 
 
 @region.register
 def _(geometry: EntropySimplex, point: Any) -> Region:
     size = ravel_pytree(point)[0].size
-    return _plain(size, float(geometry.floor or 0.0), 1.0)._replace(equal=np.ones((1, size)))
+    return _plain(size, float(geometry.floor or 0.0))._replace(equal=np.ones((1, size)))
 
 
 @region.register
 def _(geometry: L1Ball, point: Any) -> Region:
-    """x = u - v with u, v >= 0 and sum (u + v) <= radius."""
-    size, radius = ravel_pytree(point)[0].size, float(geometry.radius)
-    lift = np.hstack([np.eye(size), -np.eye(size)])
-    return _plain(2 * size, 0.0, radius)._replace(lift=lift, sums=[(np.ones(2 * size), radius)])
+    """x = radius (u - v) with u, v >= 0 and sum (u + v) <= 1."""
+    size = ravel_pytree(point)[0].size
+    lift = float(geometry.radius) * np.hstack([np.eye(size), -np.eye(size)])
+    return _plain(2 * size, 0.0)._replace(offset=np.zeros(size), lift=lift, sums=[np.ones(2 * size)])
 
 
 @region.register
@@ -195,10 +164,11 @@ def _(geometry: Product, point: Any) -> Region:
 
     placed = list(zip(parts, starts, strict=False))
     return Region(
+        np.concatenate([part.offset for part in parts]),
         np.asarray(scipy.linalg.block_diag(*(part.lift for part in parts))),
         np.concatenate([part.lower for part in parts]),
         np.concatenate([part.upper for part in parts]),
-        [(ball + start, r) for part, start in placed for ball, r in part.balls],
-        [(widened(row, start), r) for part, start in placed for row, r in part.sums],
+        [ball + start for part, start in placed for ball in part.balls],
+        [widened(row, start) for part, start in placed for row in part.sums],
         np.array([widened(row, start) for part, start in placed for row in part.equal]).reshape(-1, size),
     )

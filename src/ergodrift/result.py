@@ -197,6 +197,8 @@ class Result:
     def within_theory(self, bounds: Any = None, *, replay: bool = True) -> TheoryCheck:
         """Hold every record against every bound that the algorithm has; prints as a table, and is true if all hold.
 
+        Where no bound applies, as for PD, it is neither true nor false: `checked` is False, and a condition raises.
+
         Args:
             bounds: F, G and H, as `problems.fairness` returns them; the largest values seen unless given.
             replay: whether to make the run once more, round by round, for the lemmas of appendix A.

@@ -57,7 +57,9 @@ class Entry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TheoryCheck:
-    """What `within_theory` found. True in a condition where every bound that applies holds.
+    """What `within_theory` found. True in a condition where every bound that was checked holds.
+
+    Where nothing was checked there is no such answer: `checked` is False, `holds` is None, and a condition raises.
 
     Attributes:
         entries: one for each bound that was checked.
@@ -73,19 +75,29 @@ class TheoryCheck:
     certified: bool
 
     @property
-    def holds(self) -> bool:
-        return all(entry.holds for entry in self.entries)
+    def checked(self) -> bool:
+        """Whether any bound was checked at all."""
+        return bool(self.entries)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether every bound that was checked holds; None where none was."""
+        return all(entry.holds for entry in self.entries) if self.checked else None
 
     def __bool__(self) -> bool:
+        if self.holds is None:
+            raise ValueError(f"{self}\nthat is neither true nor false: look at .checked first")
         return self.holds
 
     def __str__(self) -> str:
+        if not self.checked:
+            return "\n".join(
+                ["nothing was checked, since no bound applies:", *(f"    {what}: {why}" for what, why in self.left_out)]
+            )
         crossed = sum(not entry.holds for entry in self.entries)
         lines = [
             f"{crossed} of {len(self.entries)} bounds crossed" if crossed else f"all {len(self.entries)} bounds hold"
         ]
-        if not self.entries:
-            return "\n".join(["no bound applies", *(f"    {what}: {why}" for what, why in self.left_out)])
         if not self.certified:
             lines[0] += "; F, G and H are the largest values seen, not proven bounds (pass bounds=...)"
         lines.append(f"{'':4}{'quantity':24}{'stated in':26}{'holds':13}{'value':>11}{'bound':>11}{'share':>9}")
@@ -113,7 +125,9 @@ def within_theory(
     - ADPP: appendix C, on every path, where some point meets the constraints of every sample;
     - MDPP: appendix A alone. Theorem 5 has no constants to check: its proof bounds a_t by a constant, which the
       estimates exceed;
-    - RDPP and WDPP: appendix A alone. No theorem is about them.
+    - RDPP and WDPP: appendix A alone. No theorem is about them;
+    - PD, PD2 and other rules than drift-plus-penalty: nothing. That is an answer of its own (`TheoryCheck.checked`), as
+      it is wherever what is left of the above is nothing, such as appendix A alone with `replay=False`.
 
     Args:
         result: of `run`, or anything with its records.
@@ -150,6 +164,8 @@ def within_theory(
         _theorems(records, plan, problem, source, x0, size, reference, margin, average, entries, left_out)
     else:
         _appendix_c(records, algorithm.schedule, problem, source, x0, size, entries, left_out)
+    if not replay:
+        left_out.append(("appendix A", "its lemmas are about every round, and replay=False leaves the rounds out"))
     return TheoryCheck(tuple(entries), tuple(left_out), records.samples, size.certified)
 
 
