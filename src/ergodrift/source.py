@@ -179,7 +179,7 @@ def seed_keys(seeds: Any, name: str = "seeds") -> jax.Array:
             raise ValueError(f"{name} must differ from each other, got {numbers}")
     # What `jax.random.key` makes of a seed, whichever generator and offset JAX is set to.
     words = np.stack([np.zeros(len(numbers)), np.array(numbers)], axis=1).astype(np.uint32)
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def path_keys(keys: jax.Array) -> jax.Array:
