@@ -20,6 +20,7 @@ def series(lam: float, samples: int) -> ed.SeriesSource:
     return ed.SeriesSource(ar1(lam, samples))
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize(
     ("source", "options", "name", "word"),
     [

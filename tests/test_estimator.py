@@ -32,7 +32,7 @@ def fold(estimator: Any, levels: Any, samples: ed.Feedback) -> tuple[Any, Any]:
     def one(carry: Any, sample: Any) -> Any:
         window, t = carry
         window, estimate, complete = estimator.observe(window, t, sample)
-        return (window, t + complete), (estimate, complete)
+        return (window, t + jnp.asarray(complete, t.dtype)), (estimate, complete)
 
     return jax.lax.scan(one, (estimator.init(zero, levels), jnp.int32(0)), samples)[1]
 
@@ -181,7 +181,7 @@ def test_a_stock_gives_the_levels_of_its_key(restock):
                 position % restock == 0, lambda w: estimator.stock(w, t, restock), lambda w: w, window
             )
             window, _, complete = estimator.observe(window, t, blank())
-            return (window, t + complete), (complete, estimator.pending(window))
+            return (window, t + jnp.asarray(complete, t.dtype)), (complete, estimator.pending(window))
 
         window = estimator.stock(estimator.init(blank(), key), jnp.int32(0), restock)
         return jax.lax.scan(one, (window, jnp.int32(0)), count)[1]

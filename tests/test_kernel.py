@@ -55,11 +55,13 @@ def agree(one, other, rtol=1e-11):
             np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol, err_msg=name)
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_kernel_is_the_plain_loop(name, as_on_gpu):
     agree(as_on_gpu(ALGORITHMS[name], with_kernel=True), as_on_gpu(ALGORITHMS[name], with_kernel=False))
 
 
+@pytest.mark.x64("its digits are those of float64")
 def test_side_by_side_is_one_after_the_other(as_on_gpu, monkeypatch):
     beside = as_on_gpu(ed.mdpp(), with_kernel=False)
     monkeypatch.undo()
@@ -68,6 +70,7 @@ def test_side_by_side_is_one_after_the_other(as_on_gpu, monkeypatch):
     agree(beside, ed.run(ed.mdpp(), PROBLEM, SOURCE, **options))
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("layout", [kernel.Layout(4, 1), kernel.Layout(2, 1), kernel.Layout(1, 8)], ids=str)
 def test_every_layout_gives_the_same(layout, as_on_gpu, monkeypatch):
     """Three seeds do not fill a share of two or four."""
@@ -76,6 +79,7 @@ def test_every_layout_gives_the_same(layout, as_on_gpu, monkeypatch):
     agree(as_on_gpu(ed.edpp(3.0), with_kernel=True), expected)
 
 
+@pytest.mark.x64("its digits are those of float64")
 def test_given_levels_are_replayed_in_the_kernel(as_on_gpu):
     levels = np.random.default_rng(0).geometric(0.5, size=(3, 20))
     agree(*(as_on_gpu(ed.mdpp(), with_kernel=with_kernel, levels=levels) for with_kernel in (True, False)))

@@ -38,6 +38,7 @@ def row(data, state):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf[state]), data)
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("offsets", [None, OFFSETS], ids=["", "offsets"])
 @pytest.mark.parametrize("link", LINKS)
@@ -52,6 +53,7 @@ def test_loss_and_constraints_are_the_written_out_formulas(state, link, offsets,
     np.testing.assert_array_equal(feedback.constraint_jac, NORMALS[state])
 
 
+@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("link", [*LINKS, lambda m: jnp.exp(-m)], ids=[*LINKS, "callable"])
 def test_the_fused_pass_agrees_with_automatic_differentiation(link, sparse):
@@ -63,6 +65,7 @@ def test_the_fused_pass_agrees_with_automatic_differentiation(link, sparse):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.x64("its digits are those of float64")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-300, 300), min_size=32, max_size=32))
 def test_the_logistic_sum_is_right_for_margins_of_any_size(margins):
@@ -72,6 +75,7 @@ def test_the_logistic_sum_is_right_for_margins_of_any_size(margins):
     np.testing.assert_allclose(slopes, -np.exp(-np.logaddexp(0, m)), rtol=1e-12, atol=1e-300)
 
 
+@pytest.mark.x64("its digits are those of float64")
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-300, 300), min_size=32, max_size=32), st.sampled_from([jnp.float32, jnp.float64]))
 def test_the_pass_in_groups_for_gpus_is_the_same_pass(margins, kind):
@@ -94,6 +98,7 @@ def run(problem, data, algorithm=None):
     return ed.run(algorithm, problem, source, x0=np.zeros(4), num_samples=500, seeds=2, record=5)
 
 
+@pytest.mark.x64("its digits are those of float64")
 def test_runs_agree_with_the_plain_problem_dense_and_sparse():
     model, data = model_and_data("logistic")
     plain = ed.Problem(model.loss, model.constraints, model.geometry)
