@@ -216,6 +216,19 @@ def test_a_cycle_is_found_and_seldom_where_there_is_none():
     assert cycle(noise[:60, 0]) is None
 
 
+def test_cycles_are_taken_off_and_leave_the_mixing_time():
+    """Hourly data with a day, its overtones and a week, at frequencies that are none of Fourier's."""
+    noise, time = ar1(0.9, 5000, seed=1)[:, 0], np.arange(5000)
+    day = 2.0 * (time % 24 < 12) + np.sin(2 * np.pi * time / 168)
+    rest, (said,) = levelled(["y"], (noise + 3 * day)[:, None])
+    assert said.startswith("y has a cycle of about 24.04 samples (and ")
+    assert np.std(rest[:, 0] - noise) < 0.15 * np.std(noise)
+    fit = relaxation(rest[:, 0])
+    assert fit.lower <= 10 <= fit.upper
+    with pytest.raises(ValueError, match=r"y has a cycle .*nothing else moves"):
+        levelled(["y"], np.sin(2 * np.pi * time / 25)[:, None])
+
+
 @pytest.mark.parametrize("place", [3000, 1111, 4800])
 def test_a_step_is_taken_off_where_it_is(place):
     """Some samples off, what is left of it would look like slow mixing."""

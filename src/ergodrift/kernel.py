@@ -98,7 +98,7 @@ class _Model:
 
         def chunk(first: Any, sums: Any) -> Any:
             grads, factors, sizes = sums
-            here = first + jnp.arange(size)
+            here = first + jnp.arange(size, dtype=jnp.int32)
             columns = [table.features[(state * dim + j) * rows + here] for j in range(dim)]
             margins = sum(xj * column for xj, column in zip(scaled, columns, strict=True))
             wrong = _reciprocal(1 + _exp2(margins))
@@ -111,10 +111,10 @@ class _Model:
             return sums
 
         start = ((blank,) * dim, blank + 1, blank)
-        grads, factors, sizes = jax.lax.fori_loop(0, rows // (size * unroll), chunks, start)
+        grads, factors, sizes = jax.lax.fori_loop(jnp.int32(0), jnp.int32(rows // (size * unroll)), chunks, start)
         margin_sum = sum(xj * table.offsets[state * dim + j] for j, xj in enumerate(x))
         loss = (jnp.sum(sizes) / LOG2_E - margin_sum) / 2 - jnp.sum(jnp.log(factors)) - table.padding[state] / LOG2_E
-        each, count = state * limits + jnp.arange(limits), table.count[state]
+        each, count = state * limits + jnp.arange(limits, dtype=jnp.int32), table.count[state]
         normals = tuple(table.normals[each * dim + j] for j in range(dim))
         constraints = sum(c * xj for c, xj in zip(normals, x, strict=True)) - table.limits[each]
         return Feedback(loss / count, tuple(-jnp.sum(g) / count for g in grads), constraints, normals)
@@ -210,7 +210,7 @@ def take_block(take_sample: Callable[..., Any], setup: Any, carry: Any, position
                 carry = _with_levels(bare, drawn)._replace(indices=_Row(indices, number))
                 return _bare(take_sample(inside, carry, at))
 
-            return jax.vmap(seed)(jnp.arange(layout.share), bare, first)
+            return jax.vmap(seed)(jnp.arange(layout.share, dtype=jnp.int32), bare, first)
 
         last = jax.lax.fori_loop(position[...], stop[...], one, _read(moving))
         jax.tree.map(_write, out, last)

@@ -13,7 +13,9 @@ STEPS = np.arange(1, 16) / 16  # where a step is looked for
 CRITICAL = 7.0  # the largest of 16 scores; a stationary series of 50 mixing times exceeds it about once in 500 (tests)
 
 BESIDE = 8  # frequencies on either side that a line in the spectrum is compared with, its neighbours left out
+WITHOUT = "the figures are about what is left without it"
 FALSE = 1e-3  # how often a series without a cycle may be said to have one
+LINES = 24  # most that are taken off: a daily cycle and its overtones, a weekly one and its own
 
 
 def shapes(n: int) -> np.ndarray:
@@ -68,6 +70,33 @@ def cycle(y: np.ndarray) -> float | None:
     return n / (at[best] + 1) if ratio[best] > m * ((len(power) / FALSE) ** (1 / m) - 1) else None
 
 
+def without_cycle(y: np.ndarray, period: float) -> np.ndarray:
+    """A series (n,) without the line of about this period, in least squares.
+
+    The frequency between two of Fourier's is read off the three ordinates around the line (Jacobsen and Kootsookos
+    2007); an amplitude and a phase that may change linearly make up for what is still missing from it.
+    """
+    n = len(y)
+    nearest = round(n / period)
+    before, here, after = np.asarray(scipy.fft.rfft(y - y.mean()))[nearest - 1 : nearest + 2]
+    shift = float(np.clip(((before - after) / (2 * here - before - after)).real, -1, 1))
+    time = (np.arange(n) - (n - 1) / 2) / n
+    wave = np.exp(2j * np.pi * (nearest + shift) * time)
+    basis = np.column_stack([wave.real, wave.imag, time * wave.real, time * wave.imag])
+    return y - basis @ np.linalg.lstsq(basis, y - y.mean(), rcond=None)[0]
+
+
+def without_cycles(y: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """A series without the lines in its spectrum, and their periods, that of the largest wave first."""
+    found: list[tuple[float, float]] = []
+    moved = np.ptp(y)
+    while len(found) < LINES and np.ptp(y) > 1e-9 * moved and (period := cycle(y)):
+        rest = without_cycle(y, period)
+        found.append((float(np.var(y) - np.var(rest)), period))
+        y = rest
+    return y, [period for _, period in sorted(found, reverse=True)]
+
+
 def without_change(y: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, str]:
     """A series (n,) without the trend or the step that it follows most, by its scores (16,), and what that was."""
     if np.argmax(scores) == 0:
@@ -79,29 +108,27 @@ def without_change(y: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def levelled(names: list[str], series: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The columns with a trend or a step in their level taken off where there is one, and a plain sentence for each.
-
-    A spread that changes and a cycle are said too, and left as they are.
-    """
+    """The columns without a trend or a step in their level and without cycles, where they have any, and a plain sentence
+    for each; a spread that changes is said too, and left as it is."""
     warnings, rest = [], series.copy()
     scores = change_scores(series)
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):
         rest[:, column], kind = without_change(series[:, column], scores[:, column])
-        if np.ptp(rest[:, column]) <= 1e-9 * np.ptp(series[:, column]):
-            raise ValueError(
-                f"{names[column]} {kind}, and nothing else moves: it never comes back and says nothing about mixing; "
-                "record for longer"
-            )
-        warnings.append(
-            f"{names[column]} {kind}; the figures are about what is left without it: look at the path first"
-        )
+        _refuse_still(f"{names[column]} {kind}", rest[:, column], series[:, column])
+        warnings.append(f"{names[column]} {kind}; {WITHOUT}: look at the path first")
     scores = change_scores(np.square(rest - rest.mean(axis=0)))
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):
         warnings.append(f"{names[column]} changes its spread along the way: look at the path")
-    for name, column in zip(names, rest.T, strict=True):
-        if period := cycle(column):
-            warnings.append(
-                f"{name} has a cycle of about {period:.4g} samples, which does not die out as mixing does: the figures "
-                "are not to be trusted before it is taken off"
-            )
+    for column, name in enumerate(names):
+        rest[:, column], periods = without_cycles(rest[:, column])
+        if periods:
+            others = f" (and {len(periods) - 1} more)" if len(periods) > 1 else ""
+            said = f"{name} has a cycle of about {periods[0]:.4g} samples{others}"
+            _refuse_still(said, rest[:, column], series[:, column])
+            warnings.append(f"{said}, which does not die out as mixing does; {WITHOUT}")
     return rest, warnings
+
+
+def _refuse_still(said: str, rest: np.ndarray, series: np.ndarray) -> None:
+    if np.ptp(rest) <= 1e-9 * np.ptp(series):
+        raise ValueError(f"{said}, and nothing else moves: this says nothing about mixing; record for longer")
