@@ -344,7 +344,7 @@ def test_a_sound_problem_has_no_note():
 
 
 def test_rows_in_chunks_are_all_counted_once(monkeypatch):
-    from ergodrift import reference as module
+    from ergodrift import derivatives as module
 
     data = RNG.normal(size=(1000, 2))
     problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.01 * xi, ed.Ball(1.0))

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ergodrift.compiled import compiled
 from ergodrift.convex import EDGE, Bar, Bend, Functions, Solution, least_worst, minimum, smallest_multipliers
-from ergodrift.expectation import BATCH, check_parts, wide
+from ergodrift.derivatives import all_constraints, curvature, each_constraint, mean_constraints, mean_loss
+from ergodrift.expectation import check_parts, wide
 from ergodrift.geometry import Box
 from ergodrift.precision import double
-from ergodrift.problem import Problem, value_and_jacobian
+from ergodrift.problem import Problem
 from ergodrift.region import Rows, region
 from ergodrift.source import Law, Source
 
@@ -25,7 +25,6 @@ FEASIBLE = 1e-8  # the largest violation a reference may have, in units of the c
 ROUGH, EDGY = 1e-4, 1e-2  # the largest KKT residual worth returning, and where no point is strictly feasible
 STEEP = 10.0  # multipliers so many times what the loss asks for are looked into
 MOST_CUTS = 50  # constraints added at a time when one must hold for every sample
-CHUNK = 2**18  # numbers held at a time for the points of a law, or for their derivatives: what a cache holds
 
 
 class Reference(NamedTuple):
@@ -104,12 +103,12 @@ def _solve_for_every(program: Program, law: Law) -> Reference:
     """Constraints at each point of the law, added as they are found violated: few of them matter at the optimum."""
     kept = np.flatnonzero(law.weights > 0)
     points = jax.tree.map(lambda leaf: leaf[kept], law.points)
-    values = np.asarray(_all_constraints(program.problem, points, program.point))
+    values = np.asarray(all_constraints(program.problem, points, program.point))
     rows = np.array([np.argmax(values.max(axis=1))])
     while True:
         chosen = Each(program.problem, jax.tree.map(lambda leaf, rows=rows: leaf[rows], points))
         found = program.solve(chosen)
-        values = np.asarray(_all_constraints(program.problem, points, found.x))
+        values = np.asarray(all_constraints(program.problem, points, found.x))
         units = program.sizes(program.rows(chosen.rows)).reshape(len(rows), -1).max(axis=0)
         over = (values / units).max(axis=1)
         worst = np.argsort(-over)[:MOST_CUTS]
@@ -310,7 +309,7 @@ class Each:
         self.problem, self.points = problem, points
 
     def rows(self, x: Any) -> tuple[Any, Any]:
-        return _each_constraint(self.problem, self.points, x)
+        return each_constraint(self.problem, self.points, x)
 
     def curvature(self, x: Any, multipliers: np.ndarray) -> Any:
         count = jax.tree.leaves(self.points)[0].shape[0]
@@ -328,78 +327,6 @@ def _size(slopes: np.ndarray, values: np.ndarray | None = None) -> float:
             at_start = numbers[0] if numbers is not None and 0 < numbers[0] < np.inf else 0.0
             return float(max(at_start, min(usable)))
     return 1.0
-
-
-@compiled()
-def mean_loss(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
-    """f̄(x) and its gradient."""
-
-    def part(points: Any, weights: Any) -> Any:
-        return jax.value_and_grad(lambda y: weights @ jax.vmap(lambda xi: problem.loss(y, xi))(points))(x)
-
-    return _added(part, law.points, law.weights, x)
-
-
-@compiled()
-def mean_constraints(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
-    """ḡ(x) and its Jacobian."""
-
-    def part(points: Any, weights: Any) -> Any:
-        return value_and_jacobian(lambda y: weights @ jax.vmap(lambda xi: problem.constraints(y, xi))(points), x)
-
-    return _added(part, law.points, law.weights, x)
-
-
-def curvature(problem: Problem, name: str, points: Any, weights: Any, x: Any) -> Any:
-    """The second derivative of sum_j weights_j.h(x, xi_j) with respect to the flat x, h the loss or the constraints."""
-    try:
-        return _curvature(problem, name, "forward", points, weights, x)
-    except TypeError:  # a function with a reverse rule of its own alone
-        return _curvature(problem, name, "reverse", points, weights, x)
-
-
-@compiled(static_argnums=(1, 2))
-def _curvature(problem: Problem, name: str, mode: str, points: Any, weights: Any, x: Any) -> Any:
-    flat, unravel = ravel_pytree(x)
-    function, outer = getattr(problem, name), {"forward": jax.jacfwd, "reverse": jax.jacrev}[mode]
-
-    def part(points: Any, weights: Any) -> Any:
-        def total(y: Any) -> Any:
-            return jnp.vdot(weights, jax.vmap(lambda xi: jnp.ravel(function(unravel(y), xi)))(points))
-
-        return outer(jax.grad(total))(flat)
-
-    return _added(part, points, weights, x)
-
-
-def _added(part: Callable[[Any, Any], Any], points: Any, weights: Any, x: Any) -> Any:
-    """The sum of part(points, weights) over chunks of the points: derivatives of all at once do not fit into memory."""
-    entries = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (points, x)]
-    count = weights.shape[0]
-    chunk = max(1, CHUNK // max(-(-entries[0] // count), entries[1]))
-    if chunk >= count:
-        return part(points, weights)
-
-    def add(i: Any, total: Any) -> Any:
-        start = jnp.minimum(i * chunk, count - chunk)  # the last chunk reaches back over rows that weigh nothing there
-        piece, share = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, chunk), (points, weights))
-        fresh = start + jnp.arange(chunk) >= i * chunk
-        share = jnp.where(fresh.reshape(-1, *[1] * (share.ndim - 1)), share, 0)
-        return jax.tree.map(jnp.add, total, part(piece, share))
-
-    shapes = jax.eval_shape(part, *jax.tree.map(lambda leaf: leaf[:chunk], (points, weights)))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.fori_loop(0, -(-count // chunk), add, zero)
-
-
-@compiled()
-def _all_constraints(problem: Problem, points: Any, x: Any) -> Any:
-    return jax.lax.map(lambda xi: problem.constraints(x, xi), points, batch_size=BATCH)
-
-
-@compiled()
-def _each_constraint(problem: Problem, points: Any, x: Any) -> tuple[Any, Any]:
-    return value_and_jacobian(lambda y: _all_constraints(problem, points, y).ravel(), x)
 
 
 def _weights(weights: Any, count: int) -> np.ndarray:
