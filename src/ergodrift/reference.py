@@ -20,6 +20,7 @@ from ergodrift.precision import double
 from ergodrift.problem import Problem
 from ergodrift.region import Rows, region
 from ergodrift.source import Law, Source
+from ergodrift.zoom import size, sizes
 
 FEASIBLE = 1e-8  # the largest violation a reference may have, in units of the constraints' gradients
 ROUGH, EDGY = 1e-4, 1e-2  # the largest KKT residual worth returning, and where no point is strictly feasible
@@ -142,7 +143,7 @@ class Program:
     @functools.cached_property
     def scale(self) -> float:
         """What the loss is divided by: the size of its gradient."""
-        return _size(np.array([np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes]))
+        return size(np.array([np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes]))
 
     @property
     def point(self) -> Any:
@@ -172,10 +173,7 @@ class Program:
 
     def sizes(self, rows: Callable[[np.ndarray], Rows]) -> np.ndarray:
         """What each constraint is divided by: the size of its gradient, or its value if it has none."""
-        seen = [rows(z) for z in self.probes]
-        slopes = np.array([np.abs(jac).max(axis=1) for _, jac in seen]).T
-        values = np.abs([value for value, _ in seen]).T
-        return np.array([_size(slope, value) for slope, value in zip(slopes, values, strict=True)])
+        return sizes(rows, self.probes)
 
     def functions(self, rows: Callable[[np.ndarray], Rows], sizes: np.ndarray) -> Functions:
         """Loss and constraints of z in units of their gradients; the last point is remembered."""
@@ -314,19 +312,6 @@ class Each:
     def curvature(self, x: Any, multipliers: np.ndarray) -> Any:
         count = jax.tree.leaves(self.points)[0].shape[0]
         return curvature(self.problem, "constraints", self.points, jnp.asarray(multipliers.reshape(count, -1)), x)
-
-
-def _size(slopes: np.ndarray, values: np.ndarray | None = None) -> float:
-    """A number to divide by, from slopes at the start and at the probes, or from values where there are no slopes.
-
-    Not the largest slope: an exponential on a large ball has one near the largest number there is.
-    """
-    for numbers in (slopes, values):
-        usable = [] if numbers is None else [number for number in numbers if 0 < number < np.inf]
-        if usable:
-            at_start = numbers[0] if numbers is not None and 0 < numbers[0] < np.inf else 0.0
-            return float(max(at_start, min(usable)))
-    return 1.0
 
 
 def _weights(weights: Any, count: int) -> np.ndarray:
