@@ -12,7 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ergodrift.convex import EDGE, Bar, Bend, Functions, Solution, least_worst, minimum, smallest_multipliers
+from ergodrift.convex import (
+    EDGE,
+    Bar,
+    Bend,
+    Functions,
+    Solution,
+    least_multipliers,
+    least_worst,
+    minimum,
+    smallest_multipliers,
+)
 from ergodrift.derivatives import all_constraints, curvature, each_constraint, mean_constraints, mean_loss
 from ergodrift.expectation import check_parts, wide
 from ergodrift.geometry import Box
@@ -24,6 +34,7 @@ from ergodrift.zoom import size, sizes
 
 FEASIBLE = 1e-8  # the largest violation a reference may have, in units of the constraints' gradients
 ROUGH, EDGY = 1e-4, 1e-2  # the largest KKT residual worth returning, and where no point is strictly feasible
+GAP, ROUNDING = 1e-6, 1e-15  # the largest gap that needs no warning, in parts of the loss, or of its range over X
 STEEP = 10.0  # multipliers so many times what the loss asks for are looked into
 MOST_CUTS = 50  # constraints added at a time when one must hold for every sample
 
@@ -65,7 +76,7 @@ def solve_reference(
 
     Where no point meets the constraints strictly (Slater's condition fails), multipliers may have no limit, and
     `Reference.note` says so: the smallest are returned where there are many, and a warning is given where there are
-    none.
+    none. A warning also says the gap where it is more than a millionth of the loss.
 
     Args:
         problem: loss, constraints and domain.
@@ -230,9 +241,15 @@ class Program:
                     "constraints are convex, and finite there with their gradients"
                 )
             found, note, none = self._looked_into(found, functions, bend, bar)
+        point = self.point_of(found.z)
         if none:
             warnings.warn(note, stacklevel=3)
-        point = self.point_of(found.z)
+        elif not found.gap * self.scale <= self._tolerance(point):
+            warnings.warn(
+                f"the reference is proven to be within {found.gap * self.scale:.2g} of the optimum only, its loss "
+                f"being {found.value * self.scale:.6g}; a smaller domain, or an x0 nearer to the optimum, may help",
+                stacklevel=3,
+            )
         return Reference(
             jax.tree.map(np.asarray, point),
             found.value * self.scale,
@@ -242,6 +259,12 @@ class Program:
             max(found.gap, 0.0) * self.scale,
             note,
         )
+
+    def _tolerance(self, x: Any) -> float:
+        """A gap that is small beside the loss at x, or beside its change over a distance such as that of x from 0."""
+        value, gradient = mean_loss(self.problem, self.loss_law, x)
+        change = float(np.linalg.norm(ravel_pytree(gradient)[0]) * np.linalg.norm(ravel_pytree(x)[0]))
+        return max(GAP * abs(float(value)), GAP * change, ROUNDING * self.scale)
 
     def _looked_into(
         self, found: Solution, functions: Functions, bend: Bend | None, bar: Bar
@@ -261,6 +284,8 @@ class Program:
             return found, "", False
         smallest = smallest_multipliers(self.region, found, functions)
         names = ", ".join(str(i) for i in np.flatnonzero(best.weights > 1e-6))
+        if smallest is found.multipliers and found.penalty:
+            smallest = least_multipliers(self.region, found, functions, bar)
         none = smallest is found.multipliers
         note = (
             "no point of the domain meets the constraints strictly (Slater's condition fails), because of constraints "
@@ -296,7 +321,7 @@ class Averaged:
         return mean_constraints(self.problem, self.law, x)
 
     def curvature(self, x: Any, multipliers: np.ndarray) -> Any:
-        weights = self.law.weights[:, None] * jnp.asarray(multipliers)
+        weights = self.law.weights[:, None] * jnp.asarray(multipliers)[None]
         return curvature(self.problem, "constraints", self.law.points, weights, x)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from ergodrift.bundle import Proven, bundle
 from ergodrift.region import Region, Rows
 
-ROUNDS, IDLE = 20, 3  # parts that are tried, and how many of them may go by without progress
-SHRINK, FAR, STAY = 0.1, 0.5, 0.05  # a part shrinks, and grows again if the point moves far, or stays as it is
+ROUNDS, IDLE = 20, 4  # parts that are tried, and how many of them may go by without progress
+SHRINK, GROW, FAR = 0.01, 10.0, 0.5  # a part shrinks to this, or to what the point needs, and grows if it moves far
 HALVINGS = 6  # of the way to where a constraint binds, in digits
 CURVED = 10.0  # slopes that differ by this factor make it worth while to look where a constraint binds
 FARTHEST = 1e-8  # of the way to a probe, where the search for that begins
@@ -89,7 +89,8 @@ def closer(
         moved = np.abs(found.z - best.z) / part
         for block in region.blocks:
             far = moved[block].max()
-            part[block] = np.minimum(part[block] * (1 / SHRINK if far > FAR else 1.0 if far > STAY else SHRINK), 1.0)
+            factor = GROW if far > FAR else np.clip(GROW * far, SHRINK, 1.0)
+            part[block] = np.minimum(part[block] * factor, 1.0)
         ahead = found.best < best.best
         idle = 0 if found.best - max(found.least, best.least) < 0.5 * best.gap else idle + 1
         weights = found.weights if found.least > best.least else best.weights
