@@ -18,9 +18,10 @@ PACKAGE = ROOT / "src" / "ergodrift"
 ORDER = [
     "interrupt", "xla", "files", "saved", "precision", "compiled", "tree", "types", "check", "arrays", "signature",
     "geometry", "logarithm", "problem", "linear", "sampler", "stationary", "mixing", "chain", "source", "expectation",
-    "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average", "algorithms", "auto",
-    "progress", "region", "interior", "bundle", "convex", "reference", "hindsight", "feasibility", "theory", "kernel",
-    "loop", "checkpoint", "result", "run", "metrics", "distributed", "problems", "experiments", "report", "cli",
+    "derivatives", "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average", "algorithms",
+    "auto", "progress", "region", "interior", "bundle", "zoom", "convex", "reference", "hindsight", "feasibility",
+    "theory", "kernel", "loop", "checkpoint", "result", "run", "metrics", "distributed", "problems", "experiments",
+    "report", "cli",
 ]  # fmt: skip
 
 

@@ -317,7 +317,124 @@ def test_a_function_with_a_reverse_rule_of_its_own():
     np.testing.assert_allclose(reference.x, [0.3, 1.0], atol=1e-9)
 
 
+KINKED = {  # (loss of a prediction and a label, the same for cvxpy)
+    "hinge": (lambda m, y: jnp.maximum(1 - y * m, 0), lambda m, y: cp.pos(1 - cp.multiply(y, m))),
+    "absolute": (lambda m, y: jnp.abs(y - m), lambda m, y: cp.abs(y - m)),
+    "quantile": (
+        lambda m, y: jnp.maximum(0.9 * (y - m), 0.1 * (m - y)),
+        lambda m, y: cp.maximum(0.9 * (y - m), 0.1 * (m - y)),
+    ),
+    "largest": (
+        lambda m, y: jnp.max(jnp.stack([m - y, 0.3 - 2 * m, 0.1 * m])),
+        lambda m, y: cp.maximum(m - y, 0.3 - 2 * m, 0.1 * m),
+    ),
+}
+BOUNDED = {
+    "line": (lambda x, xi: jnp.stack([x @ xi["g"] - 0.05]), lambda x, g: [g @ x <= 0.05]),
+    "disc": (lambda x, xi: jnp.stack([jnp.sum(x**2) - 0.1]), lambda x, g: [cp.sum_squares(x) <= 0.1]),
+    "diamond": (lambda x, xi: jnp.stack([jnp.sum(jnp.abs(x)) - 0.3]), lambda x, g: [cp.norm1(x) <= 0.3]),
+    "corner": (lambda x, xi: jnp.stack([jnp.max(x) - 0.05]), lambda x, g: [cp.max(x) <= 0.05]),
+}
+
+
+def kinked(loss_name, rule_name, radius, dim=3, count=40):
+    """A reference, and the value that another solver finds on a ball of reasonable size."""
+    rng = np.random.default_rng(dim)
+    features = rng.normal(size=(count, dim))
+    labels = np.sign(features @ np.ones(dim) + rng.normal(size=count))
+    normals = rng.normal(size=(count, dim)) + 1.0
+    (loss, its_loss), (rules, its_rules) = KINKED[loss_name], BOUNDED[rule_name]
+    problem = ed.Problem(lambda x, xi: loss(xi["a"] @ x, xi["y"]), rules, ed.Ball(radius))
+    reference = ed.solve_reference(problem, ed.SeriesSource({"a": features, "y": labels, "g": normals}), np.zeros(dim))
+    x = cp.Variable(dim)
+    bounds: Any = [*its_rules(x, normals.mean(axis=0)), cp.norm(x) <= min(radius, 50.0)]
+    best: Any = cp.Problem(cp.Minimize(cp.sum(its_loss(features @ x, labels)) / count), bounds).solve(cp.CLARABEL)
+    return reference, best
+
+
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 1e4, 1e6])
+@pytest.mark.parametrize("rule_name", ["disc", "corner"])
+@pytest.mark.parametrize("loss_name", ["absolute", "largest"])
+def test_kinks_on_a_domain_of_any_size(loss_name, rule_name, radius):
+    """The gap is small beside the loss, not beside what the loss could be at the far end of the domain."""
+    reference, best = kinked(loss_name, rule_name, radius)
+    np.testing.assert_allclose(reference.value, best, rtol=1e-6)
+    assert 0 <= reference.gap <= 1e-6 * reference.value
+    assert reference.constraints.max() <= 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [3, 12])
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("rule_name", BOUNDED)
+@pytest.mark.parametrize("loss_name", KINKED)
+def test_every_kink_on_a_domain_of_any_size(loss_name, rule_name, radius, dim):
+    reference, best = kinked(loss_name, rule_name, radius, dim, 100)
+    np.testing.assert_allclose(reference.value, best, rtol=2e-6)
+    assert 0 <= reference.gap <= 1e-6 * reference.value
+    assert reference.constraints.max() <= 1e-9
+
+
+@pytest.mark.parametrize("width", [1.0, 1e5])
+def test_a_risk_whose_threshold_has_a_wide_range_of_its_own(width):
+    """A product of a simplex and a long interval: entries of very different sizes in one point."""
+    returns = 0.2 * np.random.default_rng(6).normal(size=(40, 3)) + [0.0, 0.02, 0.05]
+    problem = ed.Problem(
+        lambda x, xi: x["t"] + jnp.maximum(-xi @ x["w"] - x["t"], 0) / 0.1,
+        lambda x, xi: jnp.stack([jnp.sum(x["w"] ** 2) - 0.4]),
+        ed.Product({"w": ed.Simplex(), "t": ed.Box(-width, width)}),
+    )
+    reference = ed.solve_reference(problem, ed.SeriesSource(returns), {"w": np.full(3, 1 / 3), "t": np.zeros(())})
+    w, t = cp.Variable(3), cp.Variable()
+    rules: Any = [cp.sum_squares(w) <= 0.4, w >= 0, cp.sum(w) == 1]
+    best: Any = cp.Problem(cp.Minimize(t + cp.sum(cp.pos(-returns @ w - t)) / 4), rules).solve(solver=cp.CLARABEL)
+    np.testing.assert_allclose(reference.value, best, rtol=1e-6)
+    assert 0 <= reference.gap <= 1e-6 * abs(reference.value)
+
+
+def test_a_gap_that_is_not_small_is_said(monkeypatch):
+    from ergodrift import convex
+
+    monkeypatch.setattr(convex, "FINE", 1e-4)
+    monkeypatch.setattr(convex, "CLOSE", 1e-4)
+    with pytest.warns(UserWarning, match=r"proven to be within .* of the optimum only, its loss being"):
+        reference, best = kinked("absolute", "disc", 1e4)
+    assert reference.gap > 1e-6 * reference.value
+    assert reference.value - reference.gap <= best <= reference.value + 1e-8
+
+
 # ---- without Slater's condition ----
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (1e-6, 1e6), (1e6, 1e-6), (1e6, 1e6)])
+@pytest.mark.parametrize("others", [False, True])
+def test_an_equation_written_as_two_inequalities(factors, others):
+    """lambda_0 - lambda_1 = 1.4 in units of one: of all pairs (1.4, 0) is the smallest."""
+    rows = np.array([*factors, 1.0, 1.0])
+
+    def rules(x, xi):
+        pair = jnp.stack([x[0] - 0.3, 0.3 - x[0]])
+        return rows[: 4 if others else 2] * (jnp.concatenate([pair, x[1:2] - 0.5, x[:1] - 5]) if others else pair)
+
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - 1) ** 2), rules, ed.Ball(2.0))
+    reference = ed.solve_reference(problem, ed.IIDSource(np.ones((2, 2))), np.zeros(2))
+    x, multipliers = ([0.3, 0.5], [1.4, 0.0, 1.0, 0.0]) if others else ([0.3, 1.0], [1.4, 0.0])
+    np.testing.assert_allclose(reference.x, x, atol=1e-8)
+    np.testing.assert_allclose(reference.value, 0.74 if others else 0.49, rtol=1e-9)
+    np.testing.assert_allclose(reference.multipliers * rows[: len(multipliers)], multipliers, atol=1e-6)
+    assert "those returned are the smallest" in reference.note
+
+
+@pytest.mark.parametrize("radius", [2.0, 1e4])
+def test_an_equation_beside_kinks(radius):
+    """|x_0 - 1| falls at rate 1 where x_0 = 0.3, so (1, 0) is the smallest pair of multipliers."""
+    problem = ed.Problem(
+        lambda x, xi: jnp.sum(jnp.abs(x - 1)), lambda x, xi: jnp.stack([x[0] - 0.3, 0.3 - x[0]]), ed.Ball(radius)
+    )
+    reference = ed.solve_reference(problem, ed.IIDSource(np.ones((2, 2))), np.zeros(2))
+    np.testing.assert_allclose(reference.x, [0.3, 1.0], atol=1e-6)
+    np.testing.assert_allclose(reference.multipliers, [1.0, 0.0], atol=1e-5)
+    assert "those returned are the smallest" in reference.note
 
 
 def test_where_many_multipliers_fit_the_smallest_are_returned_and_a_note_says_why():
@@ -344,7 +461,7 @@ def test_a_sound_problem_has_no_note():
 
 
 def test_rows_in_chunks_are_all_counted_once(monkeypatch):
-    from ergodrift import reference as module
+    from ergodrift import derivatives as module
 
     data = RNG.normal(size=(1000, 2))
     problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 0.01 * xi, ed.Ball(1.0))

@@ -11,7 +11,7 @@ from ergodrift.interior import Point, interior
 from ergodrift.region import Region, Rows
 
 LEVEL = 0.3  # between what the cuts allow (0) and the best point so far (1): where the next point is looked for
-FEASIBLE = 1e-12  # the largest violation a point may have
+FEASIBLE = 1e-12  # the largest violation a point may have where no point is strictly feasible
 ACCURATE = 1e-3  # to which part of the gap the linear and quadratic programs are solved
 PATIENCE, PROGRESS = 15, 0.95  # steps, and one for each dimension, in which the gap must fall to that part
 SAME = 1e-13  # a cut that adds less than this at its own point is known already
@@ -77,8 +77,8 @@ class _Cuts:
         self.slopes, self.offsets = self.slopes[kept], self.offsets[kept]
         self.owner, self.idle = self.owner[kept], self.idle[kept]
 
-    def lowest(self, start: np.ndarray, enough: float) -> tuple[np.ndarray, float, np.ndarray]:
-        """min t: its point, the bound that its weights prove, and these."""
+    def lowest(self, start: np.ndarray, enough: float) -> tuple[np.ndarray, np.ndarray]:
+        """min t: its point and the weights of the cuts that prove a bound."""
         share, size = self.share[self.owner], len(start)
         jac = np.hstack([self.slopes, -share[:, None]])
         up = np.append(np.zeros(size), 1.0)
@@ -89,9 +89,11 @@ class _Cuts:
         level = max((self.slopes @ start + self.offsets)[share > 0] / share[share > 0]) + 1.0
         flat = np.zeros((size + 1, size + 1))
         found = interior(self.region.widened(), np.append(start, level), value, lambda v, w: flat, enough=enough)
-        weights = found.multipliers / max(found.multipliers @ share, np.finfo(float).tiny)
-        least = weights @ self.offsets + self.region.least(weights @ self.slopes)
-        return found.point.z[:-1], float(least), weights
+        return found.point.z[:-1], found.multipliers / max(found.multipliers @ share, np.finfo(float).tiny)
+
+    def bound(self, weights: np.ndarray, least: Callable[[np.ndarray], float]) -> float:
+        """What these weights prove about t wherever least(slope) is the smallest slope.z."""
+        return float(weights @ self.offsets + least(weights @ self.slopes))
 
     def nearest(
         self, centre: np.ndarray, level: float, start: np.ndarray, enough: float
@@ -117,6 +119,7 @@ def bundle(
     done: Callable[[float, float], bool],
     most: int,
     watch: Callable[[float], Any] | None = None,
+    least: Callable[[np.ndarray], float] | None = None,
 ) -> Proven:
     """min t over the region subject to h_i(z) <= share_i t, for convex functions h of which subgradients are known.
 
@@ -132,11 +135,17 @@ def bundle(
         done: (best, least) -> whether that is close enough.
         most: evaluations after which to stop in any case.
         watch: called with the gap at every step.
+        least: slope -> the smallest slope.z over all points that the bound is to hold for, where these are more than
+            the region: cuts hold everywhere.
     """
     share, aim = np.asarray(share, dtype=float), np.asarray(share) > 0
     cuts = _Cuts(region, share)
-    best, z_best, least, steps = np.inf, starts[0], -np.inf, 0
+    best, z_best, bound, proven, steps = np.inf, starts[0], -np.inf, -np.inf, 0
     safe: tuple[float, float, np.ndarray] | None = None
+
+    def allowed() -> float:
+        """No violation where points can be drawn back from it; rounding where they cannot."""
+        return FEASIBLE if safe is None else 0.0
 
     def look(z: np.ndarray) -> tuple[float, float] | None:
         nonlocal steps, best, z_best, safe
@@ -146,15 +155,15 @@ def bundle(
             return None
         cuts.add(z, (values, jac))
         height, over = float((values[aim] / share[aim]).max()), float(values[~aim].max(initial=-np.inf))
-        if over <= FEASIBLE and height < best:
-            best, z_best = height, z
-        if over < 0 and (safe is None or over < safe[1]):
+        if over < -FEASIBLE and (safe is None or over < safe[1]):
             safe = height, over, z
+        if over <= allowed() and height < best:
+            best, z_best = height, z
         return height, over
 
     def drawn_back(z: np.ndarray, seen: tuple[float, float] | None) -> None:
         """From a point that violates constraints towards one that does not: by convexity they hold on the way."""
-        if seen is None or safe is None or seen[1] <= FEASIBLE:
+        if seen is None or safe is None or seen[1] <= allowed():
             return
         part = seen[1] / (seen[1] - safe[1])
         if (1 - part) * seen[0] + part * safe[0] < best:
@@ -162,26 +171,27 @@ def bundle(
 
     for z in starts:
         look(z)
-    owners, closest, stuck = np.zeros(0), np.inf, 0
+    owners, closest, stuck = np.zeros(len(share)), np.inf, 0
     while steps < most and stuck < PATIENCE + len(z_best):
         inner = region.inwards(z_best)
-        z_low, bound, weights = cuts.lowest(inner, ACCURATE * min(best - least, 1.0))
-        if bound > least:
-            least = bound
-            owners = np.bincount(cuts.owner, weights, len(share))
+        z_low, weights = cuts.lowest(inner, ACCURATE * min(best - bound, 1.0))
+        bound = max(bound, cuts.bound(weights, region.least))
+        proof = bound if least is None else cuts.bound(weights, least)
+        if proof > proven:
+            proven, owners = proof, np.bincount(cuts.owner, weights, len(share))
         if watch is not None:
-            watch(best - least)
-        if done(best, least):
+            watch(best - proven)
+        if done(best, proven):
             break
-        stuck = 0 if best - least < PROGRESS * closest else stuck + 1
-        closest = min(closest, best - least)
+        stuck = 0 if best - bound < PROGRESS * closest else stuck + 1
+        closest = min(closest, best - bound)
         drawn_back(z_low, look(z_low))
         if np.isfinite(best):
-            level = least + LEVEL * (best - least)
-            z, pulls = cuts.nearest(z_best, level, inner, ACCURATE * (best - least))
+            level = bound + LEVEL * (best - bound)
+            z, pulls = cuts.nearest(z_best, level, inner, ACCURATE * (best - bound))
             drawn_back(z, look(z))
             cuts.prune(weights, pulls)
-    return Proven(z_best, best, least, owners, steps)
+    return Proven(z_best, best, proven, owners, steps)
 
 
 def _finite(region: Region, rows: Callable[[np.ndarray], Rows], z: np.ndarray) -> tuple[Any, Any]:

@@ -12,13 +12,18 @@ from ergodrift.bundle import bundle
 from ergodrift.interior import Inner, Point, interior
 from ergodrift.progress import Progress
 from ergodrift.region import Region, Rows
+from ergodrift.zoom import closer
 
 SOLVED = 1e-10  # a KKT residual that only a solution has
 FINE, FLAT = 1e-8, 1e-13  # a gap at which cuts may stop: in parts of the value, or of the unit
+CLOSE = 1e-7  # a gap, in parts of the value, above which smaller parts of the region are looked at
 EDGE = 1e-9  # a worst violation this close to 0 is neither side of it
 PARTS = (1.0, 1e-2, 1e-4, 1e-6)  # of the region, around the start, that are tried until one can be solved
 NEAR = 1e-7  # how close to its bound a row counts as active
 RIDGE = 1e-6  # the weight of the multipliers' own squares, against that of the stationarity condition's
+PENALTIES = (10.0, 100.0, 1000.0)  # of a constraint that is violated, in units of the loss
+HELD = 1e-9  # a violation, and a residual, small enough to say that a penalty holds
+LOOSE = 1e-6  # by how much rows are loosened to see which multipliers have the least sum
 MARGIN = 1e-3  # by which a point must meet the constraints to be of use to draw others back
 
 Functions = Callable[[np.ndarray], Rows]  # several convex functions at z, of size one, and their Jacobian
@@ -37,6 +42,7 @@ class Solution(NamedTuple):
         residual: of the KKT conditions; at a kink the gap stands for that of stationarity.
         empty: a proven lower bound above 0 on the worst h_i: no point is feasible. 0 where there is none.
         edge: no point was found that meets h_i < 0 for all i. None where that was not looked for.
+        penalty: of violations, at which the solution was found with multipliers of at most that sum; 0 where none was.
     """
 
     z: np.ndarray
@@ -47,6 +53,7 @@ class Solution(NamedTuple):
     residual: float
     empty: float = 0.0
     edge: bool | None = None
+    penalty: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -112,20 +119,26 @@ def minimum(region: Region, start: np.ndarray, functions: Functions, bend: Bend 
     ground = least_worst(region, start, rest, bend and _some_bend(bend), np.ones(len(first.rows)), bar, ground=True)
     if ground.least > EDGE:
         return Solution(ground.z, np.nan, rest(ground.z)[0], ground.weights, -np.inf, np.nan, ground.least)
-    share = np.append(1.0, np.zeros(len(first.rows)))
+    edge = ground.value > -EDGE
+    held = penalised(region, start, functions, bend, bar) if edge else None
+    if held is not None:
+        return held
+    share, most = np.append(1.0, np.zeros(len(first.rows))), 500 + 20 * len(start)
     starts = [ground.z, start, *([found.z] if found is not None else [])]
-    proven = bundle(region, starts, functions, share, _done, 500 + 20 * len(start), bar)
+    proven = bundle(region, starts, functions, share, _done, most, bar)
+    if np.isfinite(proven.best) and not edge:
+        proven = closer(region, functions, ground.z, proven, _close, most, bar)
     if np.isfinite(proven.gap):
         values = functions(proven.z)[0]
         multipliers = _binding(proven.weights[1:], values[1:])
         over = max(float(values[1:].max(initial=0.0)), float(np.abs(multipliers * values[1:]).max(initial=0.0)))
         off = max(abs(proven.gap), over)
-        cut = Solution(proven.z, proven.best, values[1:], multipliers, proven.least, off, edge=ground.value > -EDGE)
-        if found is None or found.worst > EDGE or not found.residual <= cut.residual:
+        cut = Solution(proven.z, proven.best, values[1:], multipliers, proven.least, off, edge=edge)
+        if found is None or found.worst > EDGE or not found.gap <= cut.gap:
             return cut
     if found is None:
         found = _solution(region, Inner(first, np.zeros(len(first.rows)), np.inf, 0))
-    return found._replace(edge=ground.value > -EDGE)
+    return found._replace(edge=edge)
 
 
 def _near(
@@ -190,6 +203,52 @@ def least_worst(
     return cut if found is None or not found.residual <= cut.residual else found
 
 
+def penalised(region: Region, start: np.ndarray, functions: Functions, bend: Bend | None, bar: Any) -> Solution | None:
+    """The optimum where no point meets the constraints strictly but multipliers exist; None where there are none.
+
+    min over z of max(h_0, h_0 + penalty h_i) has the same solution as soon as the penalty is larger than the sum of
+    some multipliers (Bertsekas 1975), and no constraints that could lack an inner point. Its weights are multipliers
+    whose sum is at most the penalty, where those of the problem itself may grow without end.
+    """
+    for penalty in PENALTIES:
+        worst = _raised(region, start, functions, bend, bar, penalty)
+        values = functions(worst.z)[0]
+        over = float(values[1:].max(initial=0.0))
+        if over <= HELD and worst.residual <= HELD:
+            multipliers = _binding(penalty * worst.weights[1:], values[1:])
+            off = max(worst.residual, over)
+            return Solution(worst.z, float(values[0]), values[1:], multipliers, worst.least, off, 0.0, True, penalty)
+    return None
+
+
+def _raised(
+    region: Region,
+    start: np.ndarray,
+    functions: Functions,
+    bend: Bend | None,
+    bar: Any,
+    penalty: float,
+    slack: float = 0.0,
+) -> Worst:
+    """min over z of max(h_0, h_0 + penalty (h_i - slack))."""
+    count = len(functions(start)[0]) - 1
+    mix = np.hstack([np.ones((count + 1, 1)), np.vstack([np.zeros(count), penalty * np.eye(count)])])
+    shift = np.append(0.0, np.full(count, penalty * slack))
+
+    def raised(z: np.ndarray) -> Rows:
+        values, jac = functions(z)
+        return mix @ values - shift, mix @ jac
+
+    bent: Bend | None = None if bend is None else lambda z, weights: bend(z, weights @ mix)
+    return least_worst(region, start, raised, bent, np.ones(count + 1), bar)
+
+
+def least_multipliers(region: Region, found: Solution, functions: Functions, bar: Any) -> np.ndarray:
+    """At a kink, of the many multipliers that fit those with the least sum: what loosening all rows would save."""
+    loosened = _raised(region, region.inwards(found.z), functions, None, bar, found.penalty, LOOSE)
+    return _binding(found.penalty * loosened.weights[1:], found.rows)
+
+
 def smallest_multipliers(region: Region, found: Solution, functions: Functions) -> np.ndarray:
     """Where many multipliers fit, as where no point is strictly feasible, the ones with the least sum of squares.
 
@@ -211,6 +270,10 @@ def smallest_multipliers(region: Region, found: Solution, functions: Functions) 
 
 def _done(best: float, least: float) -> bool:
     return best - least <= max(FINE * abs(best), FLAT)
+
+
+def _close(best: float, least: float) -> bool:
+    return best - least <= CLOSE * abs(best)
 
 
 def _some(functions: Functions, first: int) -> Functions:

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 
 from ergodrift.convex import EDGE, Bar, Bend, Functions, Worst, least_worst
+from ergodrift.derivatives import mean_constraints, mean_loss
 from ergodrift.expectation import check_parts, wide
 from ergodrift.precision import double
 from ergodrift.problem import Problem
-from ergodrift.reference import Averaged, Program, example_point, mean_constraints, mean_loss
+from ergodrift.reference import Averaged, Program, example_point
 from ergodrift.region import Rows
 from ergodrift.source import Source
 

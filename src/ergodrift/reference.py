@@ -12,20 +12,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ergodrift.compiled import compiled
-from ergodrift.convex import EDGE, Bar, Bend, Functions, Solution, least_worst, minimum, smallest_multipliers
-from ergodrift.expectation import BATCH, check_parts, wide
+from ergodrift.convex import (
+    EDGE,
+    Bar,
+    Bend,
+    Functions,
+    Solution,
+    least_multipliers,
+    least_worst,
+    minimum,
+    smallest_multipliers,
+)
+from ergodrift.derivatives import all_constraints, curvature, each_constraint, mean_constraints, mean_loss
+from ergodrift.expectation import check_parts, wide
 from ergodrift.geometry import Box
 from ergodrift.precision import double
-from ergodrift.problem import Problem, value_and_jacobian
+from ergodrift.problem import Problem
 from ergodrift.region import Rows, region
 from ergodrift.source import Law, Source
+from ergodrift.zoom import size, sizes
 
 FEASIBLE = 1e-8  # the largest violation a reference may have, in units of the constraints' gradients
 ROUGH, EDGY = 1e-4, 1e-2  # the largest KKT residual worth returning, and where no point is strictly feasible
+GAP, ROUNDING = 1e-6, 1e-15  # the largest gap that needs no warning, in parts of the loss, or of its range over X
 STEEP = 10.0  # multipliers so many times what the loss asks for are looked into
 MOST_CUTS = 50  # constraints added at a time when one must hold for every sample
-CHUNK = 2**18  # numbers held at a time for the points of a law, or for their derivatives: what a cache holds
 
 
 class Reference(NamedTuple):
@@ -65,7 +76,7 @@ def solve_reference(
 
     Where no point meets the constraints strictly (Slater's condition fails), multipliers may have no limit, and
     `Reference.note` says so: the smallest are returned where there are many, and a warning is given where there are
-    none.
+    none. A warning also says the gap where it is more than a millionth of the loss.
 
     Args:
         problem: loss, constraints and domain.
@@ -104,12 +115,12 @@ def _solve_for_every(program: Program, law: Law) -> Reference:
     """Constraints at each point of the law, added as they are found violated: few of them matter at the optimum."""
     kept = np.flatnonzero(law.weights > 0)
     points = jax.tree.map(lambda leaf: leaf[kept], law.points)
-    values = np.asarray(_all_constraints(program.problem, points, program.point))
+    values = np.asarray(all_constraints(program.problem, points, program.point))
     rows = np.array([np.argmax(values.max(axis=1))])
     while True:
         chosen = Each(program.problem, jax.tree.map(lambda leaf, rows=rows: leaf[rows], points))
         found = program.solve(chosen)
-        values = np.asarray(_all_constraints(program.problem, points, found.x))
+        values = np.asarray(all_constraints(program.problem, points, found.x))
         units = program.sizes(program.rows(chosen.rows)).reshape(len(rows), -1).max(axis=0)
         over = (values / units).max(axis=1)
         worst = np.argsort(-over)[:MOST_CUTS]
@@ -143,7 +154,7 @@ class Program:
     @functools.cached_property
     def scale(self) -> float:
         """What the loss is divided by: the size of its gradient."""
-        return _size(np.array([np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes]))
+        return size(np.array([np.abs(self.loss(self.point_of(z))[1]).max() for z in self.probes]))
 
     @property
     def point(self) -> Any:
@@ -173,10 +184,7 @@ class Program:
 
     def sizes(self, rows: Callable[[np.ndarray], Rows]) -> np.ndarray:
         """What each constraint is divided by: the size of its gradient, or its value if it has none."""
-        seen = [rows(z) for z in self.probes]
-        slopes = np.array([np.abs(jac).max(axis=1) for _, jac in seen]).T
-        values = np.abs([value for value, _ in seen]).T
-        return np.array([_size(slope, value) for slope, value in zip(slopes, values, strict=True)])
+        return sizes(rows, self.probes)
 
     def functions(self, rows: Callable[[np.ndarray], Rows], sizes: np.ndarray) -> Functions:
         """Loss and constraints of z in units of their gradients; the last point is remembered."""
@@ -233,9 +241,15 @@ class Program:
                     "constraints are convex, and finite there with their gradients"
                 )
             found, note, none = self._looked_into(found, functions, bend, bar)
+        point = self.point_of(found.z)
         if none:
             warnings.warn(note, stacklevel=3)
-        point = self.point_of(found.z)
+        elif not found.gap * self.scale <= self._tolerance(point):
+            warnings.warn(
+                f"the reference is proven to be within {found.gap * self.scale:.2g} of the optimum only, its loss "
+                f"being {found.value * self.scale:.6g}; a smaller domain, or an x0 nearer to the optimum, may help",
+                stacklevel=3,
+            )
         return Reference(
             jax.tree.map(np.asarray, point),
             found.value * self.scale,
@@ -245,6 +259,12 @@ class Program:
             max(found.gap, 0.0) * self.scale,
             note,
         )
+
+    def _tolerance(self, x: Any) -> float:
+        """A gap that is small beside the loss at x, or beside its change over a distance such as that of x from 0."""
+        value, gradient = mean_loss(self.problem, self.loss_law, x)
+        change = float(np.linalg.norm(ravel_pytree(gradient)[0]) * np.linalg.norm(ravel_pytree(x)[0]))
+        return max(GAP * abs(float(value)), GAP * change, ROUNDING * self.scale)
 
     def _looked_into(
         self, found: Solution, functions: Functions, bend: Bend | None, bar: Bar
@@ -264,6 +284,8 @@ class Program:
             return found, "", False
         smallest = smallest_multipliers(self.region, found, functions)
         names = ", ".join(str(i) for i in np.flatnonzero(best.weights > 1e-6))
+        if smallest is found.multipliers and found.penalty:
+            smallest = least_multipliers(self.region, found, functions, bar)
         none = smallest is found.multipliers
         note = (
             "no point of the domain meets the constraints strictly (Slater's condition fails), because of constraints "
@@ -310,96 +332,11 @@ class Each:
         self.problem, self.points = problem, points
 
     def rows(self, x: Any) -> tuple[Any, Any]:
-        return _each_constraint(self.problem, self.points, x)
+        return each_constraint(self.problem, self.points, x)
 
     def curvature(self, x: Any, multipliers: np.ndarray) -> Any:
         count = jax.tree.leaves(self.points)[0].shape[0]
         return curvature(self.problem, "constraints", self.points, jnp.asarray(multipliers.reshape(count, -1)), x)
-
-
-def _size(slopes: np.ndarray, values: np.ndarray | None = None) -> float:
-    """A number to divide by, from slopes at the start and at the probes, or from values where there are no slopes.
-
-    Not the largest slope: an exponential on a large ball has one near the largest number there is.
-    """
-    for numbers in (slopes, values):
-        usable = [] if numbers is None else [number for number in numbers if 0 < number < np.inf]
-        if usable:
-            at_start = numbers[0] if numbers is not None and 0 < numbers[0] < np.inf else 0.0
-            return float(max(at_start, min(usable)))
-    return 1.0
-
-
-@compiled()
-def mean_loss(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
-    """f̄(x) and its gradient."""
-
-    def part(points: Any, weights: Any) -> Any:
-        return jax.value_and_grad(lambda y: weights @ jax.vmap(lambda xi: problem.loss(y, xi))(points))(x)
-
-    return _added(part, law.points, law.weights, x)
-
-
-@compiled()
-def mean_constraints(problem: Problem, law: Law, x: Any) -> tuple[Any, Any]:
-    """ḡ(x) and its Jacobian."""
-
-    def part(points: Any, weights: Any) -> Any:
-        return value_and_jacobian(lambda y: weights @ jax.vmap(lambda xi: problem.constraints(y, xi))(points), x)
-
-    return _added(part, law.points, law.weights, x)
-
-
-def curvature(problem: Problem, name: str, points: Any, weights: Any, x: Any) -> Any:
-    """The second derivative of sum_j weights_j.h(x, xi_j) with respect to the flat x, h the loss or the constraints."""
-    try:
-        return _curvature(problem, name, "forward", points, weights, x)
-    except TypeError:  # a function with a reverse rule of its own alone
-        return _curvature(problem, name, "reverse", points, weights, x)
-
-
-@compiled(static_argnums=(1, 2))
-def _curvature(problem: Problem, name: str, mode: str, points: Any, weights: Any, x: Any) -> Any:
-    flat, unravel = ravel_pytree(x)
-    function, outer = getattr(problem, name), {"forward": jax.jacfwd, "reverse": jax.jacrev}[mode]
-
-    def part(points: Any, weights: Any) -> Any:
-        def total(y: Any) -> Any:
-            return jnp.vdot(weights, jax.vmap(lambda xi: jnp.ravel(function(unravel(y), xi)))(points))
-
-        return outer(jax.grad(total))(flat)
-
-    return _added(part, points, weights, x)
-
-
-def _added(part: Callable[[Any, Any], Any], points: Any, weights: Any, x: Any) -> Any:
-    """The sum of part(points, weights) over chunks of the points: derivatives of all at once do not fit into memory."""
-    entries = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (points, x)]
-    count = weights.shape[0]
-    chunk = max(1, CHUNK // max(-(-entries[0] // count), entries[1]))
-    if chunk >= count:
-        return part(points, weights)
-
-    def add(i: Any, total: Any) -> Any:
-        start = jnp.minimum(i * chunk, count - chunk)  # the last chunk reaches back over rows that weigh nothing there
-        piece, share = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, chunk), (points, weights))
-        fresh = start + jnp.arange(chunk) >= i * chunk
-        share = jnp.where(fresh.reshape(-1, *[1] * (share.ndim - 1)), share, 0)
-        return jax.tree.map(jnp.add, total, part(piece, share))
-
-    shapes = jax.eval_shape(part, *jax.tree.map(lambda leaf: leaf[:chunk], (points, weights)))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.fori_loop(0, -(-count // chunk), add, zero)
-
-
-@compiled()
-def _all_constraints(problem: Problem, points: Any, x: Any) -> Any:
-    return jax.lax.map(lambda xi: problem.constraints(x, xi), points, batch_size=BATCH)
-
-
-@compiled()
-def _each_constraint(problem: Problem, points: Any, x: Any) -> tuple[Any, Any]:
-    return value_and_jacobian(lambda y: _all_constraints(problem, points, y).ravel(), x)
 
 
 def _weights(weights: Any, count: int) -> np.ndarray:

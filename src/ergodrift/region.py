@@ -89,6 +89,13 @@ class Region(NamedTuple):
         rest &= slope != 0
         return total + float(np.minimum(slope[rest] * self.lower[rest], slope[rest] * self.upper[rest]).sum())
 
+    @property
+    def blocks(self) -> list[np.ndarray]:
+        """Which entries belong together: the region is the product of its shadows on them."""
+        shared = [*self.balls, *(np.flatnonzero(row) for row in [*self.sums, *self.equal])]
+        alone = np.setdiff1d(np.arange(len(self.lower)), np.concatenate([np.zeros(0, dtype=int), *shared]))
+        return [*shared, *alone[:, None]]
+
     def outside(self, z: np.ndarray) -> float:
         """The largest violation of the region itself."""
         return float(max(self.walls(z)[0].max(initial=0.0), np.abs(self.equal @ z - 1).max(initial=0.0)))
