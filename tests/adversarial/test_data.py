@@ -216,7 +216,7 @@ def test_no_library_is_imported_for_it():
 
 # Numbers that do not fit into 32 bits.
 
-MILLION = ed.Problem(lambda x, xi: 0 * jnp.sum(x) + xi["t"] * 1e-9, lambda x, xi: x, ed.Ball(1.0))
+MILLION = ed.Problem(lambda x, xi: 0 * jnp.sum(x) + xi["t"].astype(x.dtype) * 1e-9, lambda x, xi: x, ed.Ball(1.0))
 EDGES = st.sampled_from([0, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 1_700_000_000_000, 2**63 - 1])
 
 
@@ -247,7 +247,7 @@ def test_whole_numbers_are_taken_as_they_are_or_refused_by_name_but_never_wrappe
             exact = sum(number * 1e-9 for number in numbers)
             scale = sum(abs(number) * 1e-9 for number in numbers)
             assert float(result.loss_sum[0, -1]) == pytest.approx(exact, abs=1e-5 * scale + 1e-3)
-    if np.iinfo(kind).max < 2**63:  # with 64 bits all are as they are
+    with jax.enable_x64(True):  # with 64 bits all are as they are
         assert ed.SeriesSource(data).stream().data["t"].tolist() == numbers
 
 
@@ -272,7 +272,7 @@ def test_numbers_that_wrap_are_refused_wherever_they_come_in():
             ed.SeriesSource([1.0, 1e300]).stream()
         # Certificates and references are computed with 64 bits whatever the mode: nothing is lost there.
         times = ed.SeriesSource({"t": late + RNG.permutation(400)})
-        late_enough = ed.Problem(MILLION.loss, lambda x, xi: x + 1700 - xi["t"] * 1e-9, ed.Ball(1.0))
+        late_enough = ed.Problem(MILLION.loss, lambda x, xi: x + 1700 - xi["t"].astype(x.dtype) * 1e-9, ed.Ball(1.0))
         found = ed.certify(late_enough, np.zeros(1), times)
         assert found.loss_estimate == pytest.approx(1700 + 199.5e-9, rel=1e-12)
 

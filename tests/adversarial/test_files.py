@@ -87,9 +87,9 @@ class Strange:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"a": [Strange()]}, r"result\['tree'\]\['a'\]\[0\] holds object"),
-        ({(1, 2): np.zeros(2)}, r"result\['tree'\] has the key \(1, 2\)"),
-        (ed.Ball(1.0), r"result\['tree'\] is of type Ball, which cannot be saved"),
+        ({"a": [Strange()]}, r"tree\['tree'\]\['a'\]\[0\] holds object"),
+        ({(1, 2): np.zeros(2)}, r"tree\['tree'\] has the key \(1, 2\)"),
+        (ed.Ball(1.0), r"tree\['tree'\] is of type Ball, which cannot be saved"),
     ],
 )
 def test_what_cannot_be_saved_is_refused_by_name(tmp_path, tree, message):
