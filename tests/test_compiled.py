@@ -206,6 +206,42 @@ def test_callables_that_are_values_are_kept_in_bounds():
     assert not table.objects
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Equal:
+    """Frozen, but equal to others of its kind whatever they hold."""
+
+    number: float = dataclasses.field(compare=False)
+
+
+def test_only_what_never_changes_is_taken_apart_once():
+    flattened = []
+
+    @jax.tree_util.register_pytree_node_class
+    class Fixed(Holder):
+        def tree_flatten(self):
+            flattened.append(1)
+            return [self.number], None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return Holder(None, *children)
+
+    times = compiled.compiled()(lambda subject, x: jax.tree.leaves(subject)[0] * x)
+    fixed = Fixed(None, 2.0)
+    assert [float(times(fixed, x)) for x in (1.0, 2.0, 3.0)] == [2, 4, 6]
+    assert len(flattened) == 1
+    changing = {"a": 2.0}
+    assert float(times(changing, 3.0)) == 6
+    changing["a"] = 5.0
+    assert float(times(changing, 3.0)) == 15
+    assert [float(times(Equal(number), 3.0)) for number in (1.0, 2.0)] == [3, 6]
+    watched = weakref.ref(fixed)
+    del fixed
+    gc.collect()
+    assert watched() is None
+
+
 GROWTH = """
 import sys
 import jax.numpy as jnp, numpy as np, ergodrift as ed
