@@ -57,7 +57,7 @@ def ball(size: int, radius: float) -> Domain:
 
 
 def box(lower: list[float], upper: list[float]) -> Domain:
-    low, high = np.array(lower, float), np.array(upper, float)
+    low, high = np.array(lower, dtype=float), np.array(upper, dtype=float)
     return Domain(
         low.size,
         lambda v: [v >= low, v <= high],

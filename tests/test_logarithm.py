@@ -226,7 +226,7 @@ def test_jaxs_logaddexp_is_told_by_what_it_computes(kind):
         lambda x: jnp.logaddexp(x, 0.0),
         lambda x: jnp.logaddexp(0.0, x),
         lambda x: jnp.logaddexp(x, x[0]),
-        lambda x: jnp.logaddexp(x[None], x[:, None]),
+        lambda x: jnp.logaddexp(x[None, :], x[:, None]),
         jax.vmap(lambda x: jnp.logaddexp(x, 1.0)),
         jax.nn.softplus,
         jax.nn.log_sigmoid,

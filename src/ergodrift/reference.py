@@ -299,7 +299,7 @@ class Averaged:
         return mean_constraints(self.problem, self.law, x)
 
     def curvature(self, x: Any, multipliers: np.ndarray) -> Any:
-        weights = jnp.outer(self.law.weights, multipliers)
+        weights = self.law.weights[:, None] * jnp.asarray(multipliers)[None, :]
         return curvature(self.problem, "constraints", self.law.points, weights, x)
 
 

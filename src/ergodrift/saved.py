@@ -26,7 +26,7 @@ def write(path: str | os.PathLike[str], kind: str, content: dict[str, Any], know
     refused by name. `known` are the NamedTuples that `read` is to make of their own class.
     """
     arrays: list[np.ndarray] = []
-    header = {"format": kind, "content": _plan(content, next(iter(content), ""), arrays, known)}
+    header = {"format": kind, "content": _plan(content, kind.split()[1], arrays, known)}
     whole = io.BytesIO()
     named: dict[str, Any] = {f"array {number}": array for number, array in enumerate(arrays)}
     np.savez(whole, allow_pickle=False, **{HEADER: np.array(json.dumps(header)), **named})

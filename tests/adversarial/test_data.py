@@ -216,7 +216,7 @@ def test_no_library_is_imported_for_it():
 
 # Numbers that do not fit into 32 bits.
 
-MILLION = ed.Problem(lambda x, xi: 0 * jnp.sum(x) + xi["t"].astype(x.dtype) * 1e-9, lambda x, xi: x, ed.Ball(1.0))
+MILLION = ed.Problem(lambda x, xi: 0 * jnp.sum(x) + 1e-9 * xi["t"].astype(x.dtype), lambda x, xi: x, ed.Ball(1.0))
 EDGES = st.sampled_from([0, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 1_700_000_000_000, 2**63 - 1])
 
 
@@ -272,7 +272,7 @@ def test_numbers_that_wrap_are_refused_wherever_they_come_in():
             ed.SeriesSource([1.0, 1e300]).stream()
         # Certificates and references are computed with 64 bits whatever the mode: nothing is lost there.
         times = ed.SeriesSource({"t": late + RNG.permutation(400)})
-        late_enough = ed.Problem(MILLION.loss, lambda x, xi: x + 1700 - xi["t"].astype(x.dtype) * 1e-9, ed.Ball(1.0))
+        late_enough = ed.Problem(MILLION.loss, lambda x, xi: x + 1700 - 1e-9 * xi["t"].astype(x.dtype), ed.Ball(1.0))
         found = ed.certify(late_enough, np.zeros(1), times)
         assert found.loss_estimate == pytest.approx(1700 + 199.5e-9, rel=1e-12)
 

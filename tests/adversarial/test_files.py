@@ -75,8 +75,8 @@ def equal(a: Any, b: Any) -> None:
 def test_any_structure_comes_back(tree):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
-        saved.write(path, "kind", {"tree": tree}, KNOWN)
-        equal({"tree": tree}, saved.read(path, "kind", KNOWN))
+        saved.write(path, "ergodrift result v0", {"tree": tree}, KNOWN)
+        equal({"tree": tree}, saved.read(path, "ergodrift result v0", KNOWN))
         assert list(Path(folder).iterdir()) == [path]
 
 
@@ -87,14 +87,14 @@ class Strange:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"a": [Strange()]}, r"tree\['tree'\]\['a'\]\[0\] holds object"),
-        ({(1, 2): np.zeros(2)}, r"tree\['tree'\] has the key \(1, 2\)"),
-        (ed.Ball(1.0), r"tree\['tree'\] is of type Ball, which cannot be saved"),
+        ({"a": [Strange()]}, r"result\['tree'\]\['a'\]\[0\] holds object"),
+        ({(1, 2): np.zeros(2)}, r"result\['tree'\] has the key \(1, 2\)"),
+        (ed.Ball(1.0), r"result\['tree'\] is of type Ball, which cannot be saved"),
     ],
 )
 def test_what_cannot_be_saved_is_refused_by_name(tmp_path, tree, message):
     with pytest.raises(TypeError, match=message):
-        saved.write(tmp_path / "file", "kind", {"tree": tree}, KNOWN)
+        saved.write(tmp_path / "file", "ergodrift result v0", {"tree": tree}, KNOWN)
     assert list(tmp_path.iterdir()) == []
 
 
