@@ -9,8 +9,6 @@ import pytest
 import ergodrift as ed
 from ergodrift import metrics
 
-pytestmark = pytest.mark.x64("gaps below what float32 resolves")
-
 CENTRES = np.array([[2.0, 1.0], [0.0, 3.0], [1.0, -1.0]])  # mean (1, 1)
 NOISE = np.array([0.5, -0.25, -0.25])  # mean 0
 OPTIMUM = np.array([0.5, 0.5])  # (1, 1) moved onto x + y = 1

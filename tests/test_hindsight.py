@@ -10,8 +10,6 @@ from ergodrift.hindsight import best_in_hindsight, nearby
 from ergodrift.problems import fairness, synthetic
 from ergodrift.reference import solve_reference
 
-pytestmark = pytest.mark.x64("optima to float64's digits")
-
 RNG = np.random.default_rng(3)
 CHAIN = ed.MarkovChain(np.full((3, 3), 0.1) + 0.7 * np.eye(3))
 

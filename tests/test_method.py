@@ -17,11 +17,10 @@ from jax.flatten_util import ravel_pytree
 
 import ergodrift as ed
 import problems
+from digits import KIND, rounded
 from ergodrift.estimator import MultiLevel, SingleSample
 from ergodrift.method import DriftPlusPenalty, Method
 from ergodrift.schedule import AdaGrad, Constant, Ergodic
-
-pytestmark = pytest.mark.x64("hand-worked rounds and the lemmas of appendix A, to float64's digits")
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Two rounds by hand. The loss of a feedback is never used by a method, so it is 0 throughout.
@@ -33,11 +32,11 @@ def bind(algorithm: ed.Algorithm, radius: float) -> Method:
 
 
 def feedback(loss_grad: Any, constraints: Any, jac: Any) -> ed.Feedback:
-    return ed.Feedback(jnp.zeros(()), *(jnp.array(part, float) for part in (loss_grad, constraints, jac)))
+    return ed.Feedback(jnp.zeros(()), *(jnp.array(part, KIND) for part in (loss_grad, constraints, jac)))
 
 
 def assert_close(actual: Any, expected: Any) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(actual, expected, rtol=rounded(1e-14), atol=rounded(1e-14))
 
 
 def test_two_rounds_of_edpp():
@@ -288,7 +287,7 @@ def pull(path: Path) -> Any:
 
 # Each lemma as (terms of the smaller side, terms of the larger side); terms are arrays that add up by broadcasting.
 Sides = tuple[list[Any], list[Any]]
-ROUNDING = 1e-14  # two points of size up to R may differ by this much of R without being different
+ROUNDING = rounded(1e-14)  # two points of size up to R may differ by this much of R without being different
 
 
 def rounding(path: Path, R: float) -> Any:
@@ -404,12 +403,12 @@ def test_appendix_a_holds_on_every_path(geometry, schedule, estimator):
         # x^beta is rounded, so what is constant in exact arithmetic may fall by a unit in the last place.
         for weights in (path.penalty, path.proximity, path.proximity / path.penalty):
             assert (weights > 0).all()
-            assert (np.diff(weights) >= -1e-14 * weights[1:]).all()
+            assert (np.diff(weights) >= -ROUNDING * weights[1:]).all()
 
         for lemma in LEMMAS:
             smaller, larger = lemma(path, R)
             # The terms cancel, so what rounding may cost is measured by their sizes, not by that of their sum.
-            slack = 1e-12 * sum(np.abs(term) for term in [*smaller, *larger])
+            slack = rounded(1e-12) * sum(np.abs(term) for term in [*smaller, *larger])
             assert np.all(sum(smaller) <= sum(larger) + slack), lemma.__name__
 
     check()
@@ -427,7 +426,7 @@ def test_appendix_a_holds_on_every_path(geometry, schedule, estimator):
 )
 def test_sizes_are_taken_in_the_dual_norm_of_the_domain(domain, F, G):
     def point(entries: list[float]) -> Any:
-        array = jnp.array(entries, float)
+        array = jnp.array(entries, KIND)
         return (array[..., :2], array[..., 2:]) if isinstance(domain, ed.Product) else array
 
     method = ed.dpp().bind(ed.Problem(problems.loss, problems.constraints, domain))

@@ -366,7 +366,7 @@ def problem_with(limit=0.25, target=POINTS, slope=2.0):
 
     square.defvjp(lambda x: (square(x), x), lambda x, out: (slope * x * out,))
     return ed.Problem(
-        lambda x, xi: jnp.sum(square(x - xi)) + 0 * jnp.sum(target * x), lambda x, xi: x[:1] - limit, ed.Ball(2.0)
+        lambda x, xi: jnp.sum(square(x - xi)) + 0 * jnp.sum(target[0] * x), lambda x, xi: x[:1] - limit, ed.Ball(2.0)
     )
 
 

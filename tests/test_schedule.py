@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import ergodrift as ed
 import problems
+from digits import rounded
 from ergodrift.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
 from ergodrift.types import Sizes
 
@@ -36,7 +37,6 @@ def weights_of_rounds(schedule: Schedule, rounds: list[Sizes], geometry: ed.Geom
 ROUNDS = [sizes(2, [1, 2], [sqrt(14), 1]), sizes(6, [2, 0], [1, sqrt(2)])]
 
 
-@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
@@ -62,10 +62,9 @@ ROUNDS = [sizes(2, [1, 2], [sqrt(14), 1]), sizes(6, [2, 0], [1, sqrt(2)])]
 )
 def test_weights_of_two_rounds(schedule, expected):
     # On the unit ball R = 2 and r = 1.
-    np.testing.assert_allclose(weights_of_rounds(schedule, ROUNDS, ed.Ball(1.0)), expected, rtol=1e-14)
+    np.testing.assert_allclose(weights_of_rounds(schedule, ROUNDS, ed.Ball(1.0)), expected, rtol=rounded(1e-14))
 
 
-@pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize(
     ("algorithm", "first", "ninth"),
     [
@@ -79,7 +78,7 @@ def test_weights_of_two_rounds(schedule, expected):
 def test_weights_that_depend_on_the_round_alone(algorithm, first, ninth):
     for t, expected in [(1, first), (9, ninth)]:
         _, weights = algorithm.schedule.weights((), jnp.int32(t), NOTHING)
-        np.testing.assert_allclose(weights, expected, rtol=1e-14)
+        np.testing.assert_allclose(weights, expected, rtol=rounded(1e-14))
 
 
 @pytest.mark.parametrize(("add_delta", "second"), [(True, 5.0), (False, 3.0)])

@@ -81,6 +81,20 @@ def test_a_function_written_again_is_the_same_and_another_is_not(maker):
     assert one != other
 
 
+def test_where_arrays_lie_does_not_count():
+    """So that runs on several devices replace the same logarithms as runs on one: their numbers are equal."""
+    outside, inside = computation(jnp.logaddexp, X, X), []
+
+    def spread(x):
+        inside.append(computation(jnp.logaddexp, x, x))
+        return x
+
+    place = jax.sharding.PartitionSpec("seeds")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("seeds",))
+    jax.jit(jax.shard_map(spread, mesh=mesh, in_specs=place, out_specs=place, check_vma=False))(X)
+    assert inside[0] == outside
+
+
 def test_names_do_not_count_but_types_do():
     def loss(x):
         with jax.named_scope("first"):
@@ -92,7 +106,7 @@ def test_names_do_not_count_but_types_do():
         return z - 1
 
     assert computation(loss, X) == computation(something_else, X)
-    assert computation(loss, X) != computation(loss, X.astype(jnp.float32))
+    assert computation(loss, X) != computation(loss, X.astype(jnp.float16))
     assert computation(loss, X) != computation(loss, X[:2])
     assert computation(loss, X) == computation(loss, jax.ShapeDtypeStruct(X.shape, X.dtype))
     assert computation(lambda a, b: a - b, X, X) != computation(lambda a, b: b - a, X, X)

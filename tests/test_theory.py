@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import ergodrift as ed
 import problems
+from digits import WIDE, rounded
 from ergodrift import metrics, theory, tree
 from ergodrift.cli import main
 from ergodrift.experiments import theory as studies
@@ -28,7 +29,7 @@ from ergodrift.experiments.theory import (
 )
 from ergodrift.problems import random_problem
 
-pytestmark = pytest.mark.x64("bounds and lemmas to float64's digits")
+REPLAYED = 1e-9 if WIDE else 1e-4  # a replay is in float64: it differs by what a run of 300 rounds has lost
 
 CHAIN = ed.MarkovChain(np.full((3, 3), 0.1) + 0.7 * np.eye(3))
 SOURCE = ed.MarkovSource(
@@ -230,8 +231,8 @@ def test_along_a_run_is_the_run():
     again = theory.along(
         ed.edpp(3.0), CASE.problem, CASE.source, x0=CASE.x0, num_samples=300, seeds=4, record=result.samples
     )
-    np.testing.assert_allclose(again.queue, np.linalg.norm(result.queue, axis=2), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(again.violation, metrics.violation(result), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(again.queue, np.linalg.norm(result.queue, axis=2), rtol=REPLAYED, atol=rounded(1e-14))
+    np.testing.assert_allclose(again.violation, metrics.violation(result), rtol=REPLAYED, atol=REPLAYED)
     assert (again.queue <= again.queue_bound).all()
     assert (again.violation <= again.violation_bound + 1e-12).all()
     for lemma in again.slack:
@@ -258,7 +259,7 @@ def test_algorithms_beyond_the_paper_have_the_lemmas_and_no_theorem(algorithm):
     again = theory.along(
         algorithm, CASE.problem, CASE.source, x0=CASE.x0, num_samples=300, seeds=4, record=result.samples
     )
-    np.testing.assert_allclose(again.queue, np.linalg.norm(result.queue, axis=2), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(again.queue, np.linalg.norm(result.queue, axis=2), rtol=REPLAYED, atol=rounded(1e-14))
     check = result.within_theory(CASE.bounds)
     assert check, str(check)
     assert {entry.statement for entry in check.entries} == {"appendix A"}

@@ -14,6 +14,8 @@ import numpy as np
 
 from ergodrift.tree import is_traced
 
+NUMPY = (np.ndarray, np.generic)
+
 
 def number(
     name: str,
@@ -76,13 +78,11 @@ def finite(name: str, tree: Any) -> None:
 
 def fits(name: str, tree: Any) -> None:
     """No number of `tree` is too large for the precision that JAX has now: in 32-bit mode it would wrap in silence."""
-    if not any(isinstance(leaf, np.ndarray | np.generic) for leaf in jax.tree.leaves(tree)):
-        return  # all are JAX's own already; names, below, take their time
+    if all(_narrowed(leaf) is None for leaf in jax.tree.leaves(tree)):
+        return  # names, below, take their time
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not isinstance(leaf, np.ndarray | np.generic) or not leaf.size:
-            continue
-        kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        if kind == leaf.dtype or kind.kind not in "iuf":
+        kind = _narrowed(leaf)
+        if kind is None or kind.kind not in "iuf":
             continue
         limits = jnp.finfo(kind) if kind.kind == "f" else jnp.iinfo(kind)
         least, most = leaf.min(), leaf.max()
@@ -94,3 +94,11 @@ def fits(name: str, tree: Any) -> None:
                 "since 1970), pass whole numbers as floats if seven digits are enough, or turn on 64-bit numbers by "
                 'jax.config.update("jax_enable_x64", True)'
             )
+
+
+def _narrowed(leaf: Any) -> Any:
+    """The type that JAX makes of a NumPy array, where that is another one; what is JAX's own already stays."""
+    if not isinstance(leaf, NUMPY) or not leaf.size:
+        return None
+    kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return None if kind == leaf.dtype else kind

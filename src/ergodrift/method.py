@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ergodrift import check, tree
+from ergodrift.compiled import compiled
 from ergodrift.estimator import Estimator
 from ergodrift.geometry import Geometry
 from ergodrift.schedule import Listener, Schedule
@@ -51,7 +52,7 @@ class Method(abc.ABC):
         check.fits("feedback", feedback)
         return self._step(state, feedback)
 
-    @jax.jit
+    @compiled()
     def _step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
         self._check_shapes(state, feedback)
         if not self.estimator.needs_state:

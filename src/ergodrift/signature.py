@@ -23,6 +23,8 @@ import numpy as np
 
 # Names, and rules that a derivative has been taken by already: its equations stand where they are used.
 UNSEEN = {"name", "debug_info", "name_and_src_info", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees"}
+# Where arrays lie: the same computation is traced for one device and for several.
+UNSEEN |= {"sharding", "ctx_mesh", "in_shardings", "out_shardings", "in_layouts", "out_layouts"}
 PACKAGES = {"builtins", "jax", "jaxlib", "numpy", "scipy"}  # told by name: they have versions
 
 

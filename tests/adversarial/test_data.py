@@ -247,7 +247,7 @@ def test_whole_numbers_are_taken_as_they_are_or_refused_by_name_but_never_wrappe
             exact = sum(number * 1e-9 for number in numbers)
             scale = sum(abs(number) * 1e-9 for number in numbers)
             assert float(result.loss_sum[0, -1]) == pytest.approx(exact, abs=1e-5 * scale + 1e-3)
-    if np.iinfo(kind).max < 2**63:  # with 64 bits all are as they are
+    with jax.enable_x64(True):  # with 64 bits all are as they are
         assert ed.SeriesSource(data).stream().data["t"].tolist() == numbers
 
 

@@ -75,8 +75,8 @@ def equal(a: Any, b: Any) -> None:
 def test_any_structure_comes_back(tree):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
-        saved.write(path, "kind", {"tree": tree}, KNOWN)
-        equal({"tree": tree}, saved.read(path, "kind", KNOWN))
+        saved.write(path, "ergodrift result v0", {"tree": tree}, KNOWN)
+        equal({"tree": tree}, saved.read(path, "ergodrift result v0", KNOWN))
         assert list(Path(folder).iterdir()) == [path]
 
 
@@ -94,7 +94,7 @@ class Strange:
 )
 def test_what_cannot_be_saved_is_refused_by_name(tmp_path, tree, message):
     with pytest.raises(TypeError, match=message):
-        saved.write(tmp_path / "file", "kind", {"tree": tree}, KNOWN)
+        saved.write(tmp_path / "file", "ergodrift result v0", {"tree": tree}, KNOWN)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -94,8 +94,8 @@ class Box(Euclidean):
 
         def like(bound: Any) -> X:
             if jax.tree.structure(bound) == jax.tree.structure(x):
-                return jax.tree.map(lambda b, leaf: jnp.asarray(b, leaf.dtype), bound, x)
-            return jax.tree.map(lambda leaf: jnp.asarray(bound, leaf.dtype), x)
+                return jax.tree.map(lambda b, leaf: jnp.asarray(b, tree.dtype(leaf)), bound, x)
+            return jax.tree.map(lambda leaf: jnp.asarray(bound, tree.dtype(leaf)), x)
 
         return like(self.lower), like(self.upper)
 
