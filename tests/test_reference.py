@@ -364,8 +364,8 @@ def test_kinks_on_a_domain_of_any_size(loss_name, rule_name, radius):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dim", [3, 12])
-@pytest.mark.parametrize("radius", [1e-3, 1.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("dim", [5])
+@pytest.mark.parametrize("radius", [1e-3, 1e5])
 @pytest.mark.parametrize("rule_name", BOUNDED)
 @pytest.mark.parametrize("loss_name", KINKED)
 def test_every_kink_on_a_domain_of_any_size(loss_name, rule_name, radius, dim):

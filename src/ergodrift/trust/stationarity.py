@@ -81,8 +81,9 @@ def without_cycle(y: np.ndarray, period: float) -> np.ndarray:
     before, here, after = np.asarray(scipy.fft.rfft(y - y.mean()))[nearest - 1 : nearest + 2]
     shift = float(np.clip(((before - after) / (2 * here - before - after)).real, -1, 1))
     time = (np.arange(n) - (n - 1) / 2) / n
-    wave = np.exp(2j * np.pi * (nearest + shift) * time)
-    basis = np.column_stack([wave.real, wave.imag, time * wave.real, time * wave.imag])
+    phase = 2 * np.pi * (nearest + shift) * time
+    waves = np.column_stack([np.cos(phase), np.sin(phase)])
+    basis = np.hstack([waves, time[:, None] * waves])
     return y - basis @ np.linalg.lstsq(basis, y - y.mean(), rcond=None)[0]
 
 
@@ -108,8 +109,8 @@ def without_change(y: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def levelled(names: list[str], series: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The columns without a trend or a step in their level and without cycles, where they have any, and a plain sentence
-    for each; a spread that changes is said too, and left as it is."""
+    """The columns without a trend or a step in their level and without cycles, where they have any, and a sentence for
+    each; a spread that changes is said too, and left as it is."""
     warnings, rest = [], series.copy()
     scores = change_scores(series)
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):
