@@ -1,7 +1,6 @@
 """The monitor and the intervals behind it: valid at all looks together, whatever the cut, in constant memory."""
 
 import pickle
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -329,25 +328,16 @@ def test_the_series_of_the_sweeps_have_the_means_they_name():
 def test_the_sweeps_write_their_tables_into_a_page(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{sweeps.BEGIN}\nold\n{sweeps.END}\nafter\n")
-    command = ["--quick", "--only", "anytime", "bursts", "--out", str(tmp_path / "out"), "--docs", str(page)]
+    command = ["--quick", "--out", str(tmp_path / "out"), "--docs", str(page)]
     sweeps.main([*command, "--write-docs"])
     text = page.read_text()
     assert text.startswith(f"before\n{sweeps.BEGIN}\n\n**Anytime intervals")
     assert text.endswith(f"\n{sweeps.END}\nafter\n")
     assert "\nold\n" not in text
     assert "| bursts, 2 %, length 20 | batch |" in text
+    assert "**Relaxation times.**\n\n| data | relaxation time |" in text
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["sweeps.json", "sweeps.md"]
     page.write_text("no marks")
     with pytest.raises(ValueError, match="must hold the marks"):
         sweeps.main([*command, "--write-docs"])
     capsys.readouterr()
-
-
-def test_the_study_of_diagnose_is_found_where_there_is_one(monkeypatch):
-    class Module:
-        study_diagnose = staticmethod(lambda repetitions, seed=0: [{"data": f"{repetitions} of {seed}"}])
-        table = staticmethod(lambda rows: rows[0]["data"])
-
-    monkeypatch.setitem(sys.modules, "ergodrift.experiments.sweep_diagnose", Module)
-    found = sweeps.sweep(["diagnose"], quick=True, say=lambda line: None)
-    assert sweeps.tables(found) == "**Relaxation times.**\n\n5 of 0\n"

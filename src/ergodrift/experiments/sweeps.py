@@ -7,8 +7,6 @@ and with `--write-docs` puts the tables between the marks of docs/trust.md.
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib
 import json
 import time
 import zlib
@@ -18,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ergodrift.experiments import sweep_diagnose
 from ergodrift.experiments.series import HIDDEN, SKEWED, WATCHED, Series
 from ergodrift.files import replacing
 from ergodrift.trust import intervals
@@ -184,22 +183,15 @@ class Study(NamedTuple):
 
 def studies() -> dict[str, Study]:
     """All there are, by name."""
-    found = {
+    return {
         "anytime": Study("Anytime intervals without bounds", study_anytime, anytime_table, 1000, 100),
         "bursts": Study("Batch intervals on rare and skewed values", study_bursts, bursts_table, 1000, 100),
+        "diagnose": Study("Relaxation times", _relaxation_times, sweep_diagnose.table, 200, 5),
     }
-    try:
-        module: Any = importlib.import_module("ergodrift.experiments.sweep_diagnose")
-    except ModuleNotFoundError:
-        return found
-    full = functools.partial(_without_quick, module.study_diagnose)
-    return {**found, "diagnose": Study("Relaxation times", full, module.table, 200, 5)}
 
 
-def _without_quick(
-    measure: Callable[..., list[Row]], repetitions: int, seed: int = 0, *, quick: bool = False
-) -> list[Row]:
-    return measure(repetitions, seed)
+def _relaxation_times(repetitions: int, seed: int = 0, *, quick: bool = False) -> list[Row]:
+    return sweep_diagnose.study_diagnose(repetitions, seed, sweep_diagnose.kinds()[:4] if quick else None)
 
 
 def sweep(
