@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from ergodrift import cli
@@ -86,6 +87,7 @@ def written(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "results.json").write_text(json.dumps({"config": {**vars(config), "tau_mix": config.tau_mix}}))
     monkeypatch.setattr(cli.reproduce, "write_report", lambda config, out, say: begun.append(config))
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)  # this process has other tests to run
     return tmp_path, begun
 
 

@@ -90,7 +90,7 @@ def test_the_dtype_of_a_point_is_what_its_leaves_promote_to():
 @pytest.mark.parametrize("count", [1, 4])
 def test_products_with_the_jacobian_agree_with_einsum(count):
     rng = np.random.default_rng(0)
-    x = {"scalar": rng.normal(), "vector": rng.normal(size=3), "matrix": rng.normal(size=(2, 5))}
+    x = {"scalar": np.asarray(rng.normal()), "vector": rng.normal(size=3), "matrix": rng.normal(size=(2, 5))}
     jac = {name: jnp.asarray(rng.normal(size=(count, *np.shape(leaf)))) for name, leaf in x.items()}
     queue = rng.normal(size=count)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -58,7 +59,8 @@ def run(options: argparse.Namespace) -> None:
     make_room(options.out)
     import jax
 
-    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # seeds are spread over all cores
+    with contextlib.suppress(RuntimeError):  # of a program that has started JAX before it calls this
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # seeds are spread over all cores
     write_report(config, options.out, say=lambda line: print(line, flush=True))
 
 
