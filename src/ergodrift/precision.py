@@ -60,8 +60,9 @@ class _Constants:
         kind = jax.dtypes.canonicalize_dtype(array.dtype)
         key = id(array), kind
         mine, constant = (one() for one in self.known.get(key, (_nothing, _nothing)))
-        if mine is not array or constant is None:
-            constant = self.typed(np.asarray(array, kind))
+        value = np.asarray(array, kind)
+        if mine is not array or constant is None or not np.array_equal(np.asarray(constant), value, equal_nan=True):
+            constant = self.typed(value if value is not array else value.copy())  # an array may be changed in place
 
             def forget(_: Any) -> None:
                 self.known.pop(key, None)

@@ -55,19 +55,27 @@ def cycle(y: np.ndarray) -> float | None:
     """The period of a line in the spectrum of a series (n,), where there is one.
 
     Where the spectrum is smooth, a frequency's power over the mean of 2 `BESIDE` others near it is F-distributed with
-    2 and 4 `BESIDE` degrees of freedom: P(F > q) = (1 + q / m)^-m, m = 2 `BESIDE`; the largest of n/2 is judged.
+    2 and 4 `BESIDE` degrees of freedom: P(F > q) = (1 + q / m)^-m, m = 2 `BESIDE`; the largest of n/2 is judged. A
+    strong line between two of Fourier's frequencies covers those beside it: it is looked for under a taper, too, where
+    neighbours depend on each other and count for half.
     """
-    n, m = len(y), 2 * BESIDE
-    spectrum: np.ndarray = np.asarray(scipy.fft.rfft(y - y.mean()))
-    power = np.square(np.abs(spectrum))[1 : (n + 1) // 2]
-    if len(power) < 4 * m:
+    centred = y - y.mean()
+    return _line(centred, apart=1, degrees=2 * BESIDE) or _line(centred * np.hanning(len(y)), apart=3, degrees=BESIDE)
+
+
+def _line(y: np.ndarray, apart: int, degrees: int) -> float | None:
+    """The period at which the periodogram stands out from `BESIDE` ordinates on either side, `apart` of them left."""
+    n = len(y)
+    power = np.square(np.abs(np.asarray(scipy.fft.rfft(y))))[1 : (n + 1) // 2]
+    if len(power) < 8 * BESIDE:
         return None
     sums = np.concatenate([[0.0], np.cumsum(power)])
-    at = np.arange(BESIDE + 1, len(power) - BESIDE - 1)
-    beside = sums[at + BESIDE + 2] - sums[at - BESIDE - 1] - (sums[at + 2] - sums[at - 1])
-    ratio = power[at] * m / np.maximum(beside, 1e-12 * sums[-1])
+    at = np.arange(BESIDE + apart, len(power) - BESIDE - apart)
+    beside = sums[at + BESIDE + apart + 1] - sums[at - BESIDE - apart] - (sums[at + apart + 1] - sums[at - apart])
+    ratio = power[at] * 2 * BESIDE / np.maximum(beside, 1e-12 * sums[-1])
     best = int(np.argmax(ratio))
-    return n / (at[best] + 1) if ratio[best] > m * ((len(power) / FALSE) ** (1 / m) - 1) else None
+    limit = degrees * ((2 * len(power) / FALSE) ** (1 / degrees) - 1)
+    return n / (at[best] + 1) if ratio[best] > limit else None
 
 
 def without_cycle(y: np.ndarray, period: float) -> np.ndarray:
