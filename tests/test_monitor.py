@@ -212,6 +212,9 @@ def test_a_file_for_another_problem_or_of_another_kind_is_refused(tmp_path):
     other = ed.Problem(loss, lambda x, xi: x + xi - 0.1, ed.Ball(2.0))
     with pytest.raises(ValueError, match="watched another problem"):
         ed.Monitor.load(path, other)
+    shifted = ed.Problem(lambda x, xi: loss(x, xi), lambda x, xi: (x + xi) * (1 + 1e-12), ed.Ball(2.0))
+    with pytest.raises(ValueError, match="watched another problem: changed constraints"):
+        ed.Monitor.load(path, shifted)
     assert ed.Monitor.load(path, ONE).num_samples == 100
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match="can be used"):

@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import check, saved
+from ergodrift.expectation import wide
+from ergodrift.precision import double
 from ergodrift.problem import Problem
+from ergodrift.signature import computation
 from ergodrift.source import SeriesSource
 from ergodrift.trust.along import path_values
 from ergodrift.trust.certificate import PLANNED, Certificate
@@ -91,6 +94,7 @@ class Monitor:
             "x": self.x,
             "options": {name: getattr(self, name) for name in OPTIONS},
             "first": {"sample": self._first, **first},
+            "functions": self._functions(),
             "constraints": self._watch.number,
             "watch": self._watch.state(),
         }
@@ -101,7 +105,7 @@ class Monitor:
         """Go on where a saved monitor was, bit for bit.
 
         The functions are not in the file: `problem` must be the one it watched, and is refused where it says something
-        else of the first sample.
+        else of the first sample or, to the same version of JAX, computes something else.
         """
         stored = saved.read(path, FORMAT, {})
         try:
@@ -111,6 +115,10 @@ class Monitor:
             found._watch.restore(stored["watch"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"monitor {path} cannot be used: {error}") from error
+        before, now = stored["functions"], found._functions()
+        changed = [name for name in ("loss", "constraints") if before[name] != now[name]]
+        if changed and before["jax"] == now["jax"]:
+            raise ValueError(f"monitor {path} watched another problem: changed {' and '.join(changed)}")
         losses, constraints = found._values(single(found._first))
         agree = constraints.shape == first["constraints"].shape and np.allclose(losses, first["loss"])
         if not (agree and np.allclose(constraints, first["constraints"])):
@@ -119,6 +127,13 @@ class Monitor:
                 f"constraints {first['constraints'][0]}, this one says {losses[0]:g} and {constraints[0]}"
             )
         return found
+
+    def _functions(self) -> dict[str, str]:
+        """What loss and constraints compute, and which JAX says so."""
+        with double():
+            x, xi = wide(self.x), wide(self._first)
+            found = {name: computation(getattr(self.problem, name), x, xi) for name in ("loss", "constraints")}
+        return {**found, "jax": jax.__version__}
 
     def _new(self, number: int) -> Watch:
         ranges = None if self.bounds is None else fitting(self.bounds, number)
