@@ -26,10 +26,10 @@ bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	done
 
 coverage: $(READY) ## intervals and mixing times on data whose truth is known; writes coverage-out/
-	$(BIN)/python -m ergodrift.experiments.coverage
+	$(BIN)/python -m studies.coverage
 
 sweeps: $(READY) ## anytime and batch intervals and relaxation times on data whose truth is known; tables into docs/trust.md
-	$(BIN)/python -m ergodrift.experiments.sweeps --write-docs
+	$(BIN)/python -m studies.sweeps --write-docs
 
 # Versions for the commands above are locked; the package itself states ranges.
 $(READY): requirements.lock pyproject.toml

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ergodrift as ed
-from ergodrift import kernel, loop
+from ergodrift.engine import kernel, loop
 from ergodrift.experiments.config import configure
 from ergodrift.experiments.reproduce import Experiment, grid
 from ergodrift.problems import fairness, synthetic

@@ -18,7 +18,10 @@ import numpy as np
 from common import TAU_MIX, best_of, setting, write
 
 import ergodrift as ed
-from ergodrift import linear, loop, problem, source, xla
+from ergodrift._core import xla
+from ergodrift.data import source
+from ergodrift.engine import loop
+from ergodrift.problem import linear, problem
 
 KERNELS = {"XLA_FLAGS": f"{xla.FLAG}=xla_cpu_small_while_loop_byte_threshold=1024"}  # XLA's own limit
 

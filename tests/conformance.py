@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ergodrift as ed
-from ergodrift.estimator import MultiLevel, mean_samples
+from ergodrift.methods.estimator import MultiLevel, mean_samples
 
 TOLERANCE = 1e-10
 

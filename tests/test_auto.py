@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ergodrift as ed
-from test_autocorrelation import ar1
+from cases import ar1
 
 CHAIN = ed.MarkovChain(0.7 * np.eye(3) + 0.1)
 PROBLEM = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5 + xi[:1], ed.Ball(1.0))

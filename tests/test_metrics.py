@@ -5,7 +5,7 @@ import pytest
 
 import ergodrift as ed
 from ergodrift import metrics
-from ergodrift.expectation import expectations
+from ergodrift.data.expectation import expectations
 
 CHAIN = ed.MarkovChain([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.0, 0.3, 0.7]])
 DATA = {"c": np.array([[2.0, 1.0], [0.0, 3.0], [1.0, -1.0]]), "e": np.array([0.5, -0.25, -0.5])}

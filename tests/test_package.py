@@ -1,6 +1,7 @@
 """The repository: imports go one way, the core stands on jax, numpy and scipy, the wheel installs and imports."""
 
 import ast
+import graphlib
 import os
 import re
 import subprocess
@@ -15,13 +16,10 @@ pytestmark = pytest.mark.x64("the package is the same in both precisions: once i
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ergodrift"
 
+# The rooms, from the ground up.
 ORDER = [
-    "interrupt", "xla", "files", "saved", "precision", "compiled", "tree", "types", "check", "arrays", "signature",
-    "geometry", "logarithm", "problem", "linear", "sampler", "stationary", "mixing", "chain", "source", "expectation",
-    "derivatives", "trust", "estimator", "schedule", "learned", "memory", "windows", "method", "average", "algorithms",
-    "auto", "progress", "region", "interior", "bundle", "zoom", "convex", "reference", "hindsight", "feasibility",
-    "theory", "kernel", "loop", "checkpoint", "result", "run", "metrics", "distributed", "problems", "experiments",
-    "report", "cli",
+    "types", "_core", "geometry", "problem", "data", "trust", "methods", "auto", "solve", "theory", "engine", "metrics",
+    "distributed", "problems", "experiments", "report", "cli",
 ]  # fmt: skip
 
 
@@ -32,10 +30,8 @@ def imports(path):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module == "ergodrift":
-            names = [f"ergodrift.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         for name in names:
             yield name, node in tree.body
 
@@ -51,9 +47,16 @@ def test_modules_import_only_what_stands_before_them():
         if module == "__init__":
             continue
         for name, _ in imports(path):
-            if name.startswith("ergodrift."):
-                used = name.split(".")[1]
+            used = name.split(".")[1] if name.startswith("ergodrift.") else ""
+            if used in ORDER:
                 assert used == module or ORDER.index(used) < ORDER.index(module), f"{module} imports {used}"
+
+
+def test_no_modules_import_each_other_lazily_or_not():
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items() if path.name != "__init__.py"}
+    used = {name: {other for other, _ in imports(path)} & set(modules) for name, path in modules.items()}
+    list(graphlib.TopologicalSorter(used).static_order())  # raises CycleError
 
 
 def test_the_core_imports_jax_numpy_and_scipy_only():

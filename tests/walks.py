@@ -3,14 +3,14 @@
 import jax
 import numpy as np
 
+import cases
 import ergodrift as ed
-import problems
 from ergodrift import distributed as dd
 
 AGENTS, DIM = 3, 3
 GRAPH = np.ones((AGENTS, AGENTS)) - np.eye(AGENTS)
-PROBLEM = ed.Problem(problems.loss, problems.constraints, ed.Ball(1.5))
-DATA = problems.random_data(np.random.default_rng(0), AGENTS, DIM, 1)
+PROBLEM = ed.Problem(cases.loss, cases.constraints, ed.Ball(1.5))
+DATA = cases.random_data(np.random.default_rng(0), AGENTS, DIM, 1)
 SOURCE = ed.MarkovSource(ed.MarkovChain.from_graph(GRAPH), DATA)
 ZERO = np.zeros(DIM)
 

@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ergodrift import interrupt as interrupt  # first: the others take their time
-from ergodrift import metrics, precision, xla
-from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
+from ergodrift import metrics
+from ergodrift._core import interrupt as interrupt  # first: the others take their time
+from ergodrift._core import precision, xla
 from ergodrift.auto import auto
-from ergodrift.chain import MarkovChain
-from ergodrift.feasibility import Feasibility, QueueEvidence, feasibility
+from ergodrift.data.chain import MarkovChain
+from ergodrift.data.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
+from ergodrift.engine.result import Result, load_result
+from ergodrift.engine.run import NonFiniteError, run
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
-from ergodrift.linear import LinearModel
-from ergodrift.problem import Problem
-from ergodrift.reference import Reference, solve_reference
-from ergodrift.result import Result, load_result
-from ergodrift.run import NonFiniteError, run
-from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
+from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
+from ergodrift.problem import LinearModel, Problem
+from ergodrift.solve.feasibility import Feasibility, QueueEvidence, feasibility
+from ergodrift.solve.reference import Reference, solve_reference
 from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
 
 if TYPE_CHECKING:

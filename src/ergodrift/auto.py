@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ergodrift import check
-from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, rdpp, wdpp
-from ergodrift.method import checked_point
+from ergodrift._core import check
+from ergodrift.data.source import IIDSource, MarkovSource, Source, Zip
+from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, rdpp, wdpp
+from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
-from ergodrift.source import IIDSource, MarkovSource, Source, Zip
 from ergodrift.trust.along import path_values
 from ergodrift.trust.autocorrelation import LEAST
 from ergodrift.trust.relaxation import relaxation

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check
-from ergodrift.compiled import compiled
-from ergodrift.expectation import BATCH, expectations, wide
-from ergodrift.hindsight import best_in_hindsight
-from ergodrift.precision import double
+from ergodrift._core import check
+from ergodrift._core.compiled import compiled
+from ergodrift._core.precision import double
+from ergodrift.data.expectation import BATCH, expectations, wide
+from ergodrift.data.source import Source
+from ergodrift.engine.run import Result
 from ergodrift.problem import Problem
-from ergodrift.reference import Reference
-from ergodrift.run import Result
-from ergodrift.source import Source
+from ergodrift.solve.hindsight import best_in_hindsight
+from ergodrift.solve.reference import Reference
 
 
 class Quality(NamedTuple):

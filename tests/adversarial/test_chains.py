@@ -11,8 +11,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ergodrift import MarkovChain, mixing, stationary
-from ergodrift import chain as chain_module
+from ergodrift import MarkovChain
+from ergodrift.data import chain as chain_module
+from ergodrift.data import mixing, stationary
 
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=40)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import ergodrift as ed
 from ergodrift import distributed as dd
-from ergodrift.arrays import as_arrays
+from ergodrift._core.arrays import as_arrays
 
 few = settings(max_examples=40, deadline=None)
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ergodrift as ed
-from ergodrift import saved
-from ergodrift.result import FORMAT, KNOWN, Result
+from ergodrift._core import saved
+from ergodrift.engine.result import FORMAT, KNOWN, Result
 from ergodrift.types import Weights
 
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=60)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import ergodrift as ed
-from ergodrift.expectation import expectations
+from ergodrift.data.expectation import expectations
 
 Z = np.random.default_rng(0).normal(size=(96, 2))
 SERIES, OTHER = ed.SeriesSource(Z), ed.SeriesSource(Z[::-1] * 0.9)

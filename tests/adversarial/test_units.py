@@ -7,10 +7,10 @@ import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cases
 import ergodrift as ed
-import problems
 
-few = settings(problems.deterministic, max_examples=6)
+few = settings(cases.deterministic, max_examples=6)
 UNITS = st.floats(-6, 6).map(lambda power: 10.0**power)
 RNG = np.random.default_rng(11)
 SERIES = np.asarray(scipy.signal.lfilter([1.0], [1.0, -0.8], RNG.normal(size=(6000, 2)), axis=0))

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 import ergodrift
-from ergodrift import interrupt
+from ergodrift._core import interrupt
+from ergodrift._core.interrupt import INTERRUPTED
 from ergodrift.cli import beyond, reproduce, theory, walk
 from ergodrift.cli.common import UsageError
-from ergodrift.interrupt import INTERRUPTED
 
 COMMANDS = {"reproduce": reproduce, "theory": theory, "beyond": beyond, "walk": walk}
 

@@ -28,7 +28,8 @@ def run(options: argparse.Namespace) -> None:
     needs("beyond draws its figure with", "plots", "matplotlib.figure")
     keep_others(options.out / "beyond.json", (), {"quick": options.quick}, options.force)
     make_room(options.out)
-    from ergodrift.experiments.beyond import beyond, markdown
+    from studies.beyond import beyond, markdown
+
     from ergodrift.experiments.reproduce import write_whole
     from ergodrift.report.figures import draw_sweep
 

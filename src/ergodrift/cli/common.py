@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ergodrift import interrupt
+from ergodrift._core import interrupt
 
 ROOM = 50 * 2**20  # bytes a report may need
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ergodrift import check
+from ergodrift._core import check
 from ergodrift.cli.common import UsageError, add_output, keep_others, make_room, needs, ready
 from ergodrift.experiments.graphs import GRAPHS
 from ergodrift.experiments.network import ALGORITHMS, KINDS

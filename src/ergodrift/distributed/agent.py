@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ergodrift import check
-from ergodrift.arrays import as_arrays
+from ergodrift._core import check
+from ergodrift._core.arrays import as_arrays
 from ergodrift.distributed.privacy import Privacy
 
 READERS = (".npy", ".npz", ".parquet", ".arrow", ".feather")

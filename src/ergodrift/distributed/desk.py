@@ -11,14 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check, loop, tree
-from ergodrift.checkpoint import functions
+from ergodrift._core import check, tree
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.parcel import opened
 from ergodrift.distributed.privacy import Privacy, Secret
 from ergodrift.distributed.wire import Program, Token, Visit
-from ergodrift.method import zero_feedback
+from ergodrift.engine import loop
+from ergodrift.engine.checkpoint import functions
+from ergodrift.methods.method import zero_feedback
 from ergodrift.problem import Problem
 from ergodrift.types import Feedback
 

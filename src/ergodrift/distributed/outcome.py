@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ergodrift.chain import MarkovChain
-from ergodrift.result import Result
+from ergodrift.data.chain import MarkovChain
+from ergodrift.engine.result import Result
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

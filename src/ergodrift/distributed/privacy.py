@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check, tree
+from ergodrift._core import check, tree
 from ergodrift.types import Feedback
 
 PARTS = ("loss", "loss_grad", "constraints", "constraint_jac")

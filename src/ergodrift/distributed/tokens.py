@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import loop, tree
+from ergodrift._core import tree
+from ergodrift.data.sampler import BLOCK, Transitions, random_block
+from ergodrift.data.source import level_keys, path_keys, seed_keys
 from ergodrift.distributed import wire
 from ergodrift.distributed.wire import Program, Token, Visit
-from ergodrift.method import zero_feedback
-from ergodrift.sampler import BLOCK, Transitions, random_block
-from ergodrift.source import level_keys, path_keys, seed_keys
+from ergodrift.engine import loop
+from ergodrift.methods.method import zero_feedback
 from ergodrift.types import Feedback
 
 MOVED, STAYED, DIVERGED = range(3)  # what becomes of a token at a hop

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from ergodrift.chain import MarkovChain
-from ergodrift.checkpoint import Checkpoint
+from ergodrift._core.progress import Progress
+from ergodrift.data.chain import MarkovChain
+from ergodrift.data.sampler import BLOCK
+from ergodrift.data.source import level_keys, path_keys
 from ergodrift.distributed.network import AGAIN, QuorumError
 from ergodrift.distributed.roll import Roll
 from ergodrift.distributed.tokens import DIVERGED, MOVED, Hub, next_places, route
-from ergodrift.progress import Progress
-from ergodrift.run import NonFiniteError
-from ergodrift.sampler import BLOCK
-from ergodrift.source import level_keys, path_keys
+from ergodrift.engine.checkpoint import Checkpoint
+from ergodrift.engine.run import NonFiniteError
 
 WRITE = 2.0  # seconds after which a walk is written to its checkpoint, however many hops they were
 SHOW = 0.5  # seconds between two looks at the bar, where a block of hops takes longer

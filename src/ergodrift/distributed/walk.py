@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ergodrift import check, loop
-from ergodrift.algorithms import Algorithm
-from ergodrift.average import Average
-from ergodrift.chain import MarkovChain
-from ergodrift.checkpoint import Checkpoint
+from ergodrift._core import check
+from ergodrift._core.signature import code
+from ergodrift.data.chain import MarkovChain
+from ergodrift.data.sampler import BLOCK, draw
+from ergodrift.data.source import Stream, path_keys, seed_keys
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.network import Network, members
@@ -26,13 +26,14 @@ from ergodrift.distributed.roll import Roll
 from ergodrift.distributed.tokens import Bits, Hub
 from ergodrift.distributed.trip import Trip
 from ergodrift.distributed.wire import Program
-from ergodrift.method import checked_point
+from ergodrift.engine import loop
+from ergodrift.engine.checkpoint import Checkpoint
+from ergodrift.engine.result import Result
+from ergodrift.engine.run import record_grid
+from ergodrift.methods.algorithms import Algorithm
+from ergodrift.methods.average import Average
+from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
-from ergodrift.result import Result
-from ergodrift.run import record_grid
-from ergodrift.sampler import BLOCK, draw
-from ergodrift.signature import code
-from ergodrift.source import Stream, path_keys, seed_keys
 
 
 def walk(

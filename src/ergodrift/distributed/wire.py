@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import tree
-from ergodrift.compiled import Table
-from ergodrift.estimator import Stock
-from ergodrift.loop import Setup, Sums
-from ergodrift.method import zero_feedback
+from ergodrift._core import tree
+from ergodrift._core.compiled import Table
+from ergodrift.engine.loop import Setup, Sums
+from ergodrift.methods.estimator import Stock
+from ergodrift.methods.method import zero_feedback
 from ergodrift.types import State
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from ergodrift import check
+from ergodrift._core import check
 
 DESIGNS: dict[str, dict[str, Any]] = {
     "default": {},

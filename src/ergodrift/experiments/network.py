@@ -10,19 +10,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from ergodrift import check, metrics
-from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, rdpp, wdpp
-from ergodrift.chain import MarkovChain
+from ergodrift import metrics
+from ergodrift._core import check
+from ergodrift.data.chain import MarkovChain
+from ergodrift.data.source import MarkovSource
 from ergodrift.distributed import Agent, Privacy, Walk, walk
+from ergodrift.engine.result import Result
+from ergodrift.engine.run import run
 from ergodrift.experiments.graphs import GRAPHS, network
 from ergodrift.experiments.reproduce import versions
-from ergodrift.linear import Rows
-from ergodrift.problem import Problem
+from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, rdpp, wdpp
+from ergodrift.problem import Problem, Rows
 from ergodrift.problems import FairnessBounds, fairness, synthetic
-from ergodrift.reference import Reference, solve_reference
-from ergodrift.result import Result
-from ergodrift.run import run
-from ergodrift.source import MarkovSource
+from ergodrift.solve.reference import Reference, solve_reference
 
 SCHEMA = "ergodrift walk v1"
 SPREAD = 45.0  # degrees: the agents' clusters are turned from minus to plus this

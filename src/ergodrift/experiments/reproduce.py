@@ -18,15 +18,15 @@ import scipy
 
 import ergodrift
 from ergodrift import metrics
-from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
-from ergodrift.chain import MarkovChain
+from ergodrift._core.files import replacing
+from ergodrift.data.chain import MarkovChain
+from ergodrift.data.source import MarkovSource
+from ergodrift.engine.run import run
 from ergodrift.experiments.config import Config
-from ergodrift.files import replacing
+from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.problem import Problem
 from ergodrift.problems import FairnessBounds, SyntheticData, fairness, synthetic
-from ergodrift.reference import Reference, solve_reference
-from ergodrift.run import run
-from ergodrift.source import MarkovSource
+from ergodrift.solve.reference import Reference, solve_reference
 
 SCHEMA = "ergodrift reproduce v1"
 

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import metrics, theory
-from ergodrift.algorithms import Algorithm, adpp, dpp, edpp, mdpp
-from ergodrift.chain import MarkovChain
-from ergodrift.expectation import expectations
-from ergodrift.feasibility import feasibility
+from ergodrift.data.chain import MarkovChain
+from ergodrift.data.expectation import expectations
+from ergodrift.data.source import MarkovSource
+from ergodrift.engine.run import run
 from ergodrift.geometry import Ball
+from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp
 from ergodrift.problem import Problem
 from ergodrift.problems import random_problem
-from ergodrift.reference import solve_reference
-from ergodrift.run import run
-from ergodrift.source import MarkovSource
+from ergodrift.solve.feasibility import feasibility
+from ergodrift.solve.reference import solve_reference
 from ergodrift.theory import Rate, theorem2, theorem3, theorem5
 
 SCHEMA = "ergodrift theory v1"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ergodrift import tree
+from ergodrift._core import tree
 
 X = TypeVar("X")
 

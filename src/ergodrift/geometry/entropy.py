@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import kl_div
 
-from ergodrift import check, tree
+from ergodrift._core import check, tree
 from ergodrift.geometry.base import Geometry, size
 from ergodrift.geometry.euclidean import project_simplex
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ergodrift import check, tree
+from ergodrift._core import check, tree
 from ergodrift.geometry.base import Geometry, size
 
 X = TypeVar("X")

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ergodrift import check
+from ergodrift._core import check
 from ergodrift.geometry import Ball
-from ergodrift.linear import LinearModel, Rows
+from ergodrift.problem import LinearModel, Rows
 
 
 class FairnessBounds(NamedTuple):

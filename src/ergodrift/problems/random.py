@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check
-from ergodrift.chain import MarkovChain
+from ergodrift._core import check
+from ergodrift.data.chain import MarkovChain
+from ergodrift.data.source import MarkovSource
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Simplex
 from ergodrift.problem import Problem
-from ergodrift.source import MarkovSource
 from ergodrift.types import Sizes
 
 DIMENSION, STATES, PAIRS = 3, 3, 2

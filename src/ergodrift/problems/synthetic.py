@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import multivariate_normal
 
-from ergodrift import check
+from ergodrift._core import check
 
 MEAN = np.array([2.0, 2.0])
 COVARIANCES = {1.0: np.array([[5.0, 1.0], [1.0, 5.0]]), -1.0: np.array([[10.0, 1.0], [1.0, 3.0]])}

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import tree
-from ergodrift.algorithms import Algorithm
-from ergodrift.compiled import compiled
-from ergodrift.expectation import wide
-from ergodrift.method import DriftPlusPenalty, Method, checked_point
-from ergodrift.precision import double
+from ergodrift._core import tree
+from ergodrift._core.compiled import compiled
+from ergodrift._core.precision import double
+from ergodrift.data.expectation import wide
+from ergodrift.data.source import Source, Stream, level_keys, seed_keys
+from ergodrift.methods.algorithms import Algorithm
+from ergodrift.methods.method import DriftPlusPenalty, Method, checked_point
 from ergodrift.problem import Problem
-from ergodrift.source import Source, Stream, level_keys, seed_keys
 from ergodrift.types import Info, State
 
 LEMMAS = ("drift", "bregman", "step", "queue", "violation")

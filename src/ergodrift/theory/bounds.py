@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check
-from ergodrift.compiled import compiled
-from ergodrift.expectation import wide
-from ergodrift.precision import double
+from ergodrift._core import check
+from ergodrift._core.compiled import compiled
+from ergodrift._core.precision import double
+from ergodrift.data.expectation import wide
+from ergodrift.data.source import Law, Source
 from ergodrift.problem import Problem
-from ergodrift.source import Law, Source
 
 Plan = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # t -> (V_t, alpha_t), both of any order of t
 

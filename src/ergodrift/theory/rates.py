@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ergodrift import check
+from ergodrift._core import check
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ergodrift.algorithms import Algorithm
-from ergodrift.average import Average
-from ergodrift.estimator import MultiLevel, SingleSample
-from ergodrift.expectation import expectations
-from ergodrift.feasibility import feasibility
-from ergodrift.method import DriftPlusPenalty
-from ergodrift.precision import double
+from ergodrift._core.precision import double
+from ergodrift.data.expectation import expectations
+from ergodrift.data.source import IIDSource, MarkovSource, Source, Zip
+from ergodrift.methods.algorithms import Algorithm
+from ergodrift.methods.average import Average
+from ergodrift.methods.estimator import MultiLevel, SingleSample
+from ergodrift.methods.method import DriftPlusPenalty
+from ergodrift.methods.schedule import AdaGrad, Constant, Ergodic
 from ergodrift.problem import Problem
-from ergodrift.reference import Reference, solve_reference
-from ergodrift.schedule import AdaGrad, Constant, Ergodic
-from ergodrift.source import IIDSource, MarkovSource, Source, Zip
+from ergodrift.solve.feasibility import feasibility
+from ergodrift.solve.reference import Reference, solve_reference
 from ergodrift.theory.along import LEMMAS, along
 from ergodrift.theory.bounds import Constants, Plan, appendix_c_bounds, constant, constants, ergodic, expected
 

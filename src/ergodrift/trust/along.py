@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift.compiled import compiled
-from ergodrift.expectation import BATCH, check_parts, wide
-from ergodrift.precision import double
+from ergodrift._core.compiled import compiled
+from ergodrift._core.precision import double
+from ergodrift.data.expectation import BATCH, check_parts, wide
+from ergodrift.data.source import Source, Zip
 from ergodrift.problem import Problem
-from ergodrift.source import Source, Zip
 
 DIRECTIONS = 8  # gradients of more entries are looked at along so many random directions
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from ergodrift import check
+from ergodrift._core import check
 
 LEAST = 30  # samples below which no statement about dependence is made
 WINDOW = 6  # how many times what it sums a window of lags is long: e^-6 of one mode is left out

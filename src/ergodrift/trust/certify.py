@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check
+from ergodrift._core import check
+from ergodrift.data.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.problem import Problem
-from ergodrift.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.trust.along import path_values
 from ergodrift.trust.certificate import PLANNED, Certificate, choose, judge
 from ergodrift.trust.guards import unsteady

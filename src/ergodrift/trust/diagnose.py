@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ergodrift import check
-from ergodrift.arrays import as_arrays
+from ergodrift._core import check
+from ergodrift._core.arrays import as_arrays
+from ergodrift.data.source import MarkovSource, SeriesSource, Source
 from ergodrift.problem import Problem
-from ergodrift.source import MarkovSource, SeriesSource, Source
 from ergodrift.trust.along import path_gradients, path_values
 from ergodrift.trust.autocorrelation import LEAST, autocovariance, block_length, checked_series, integrated_time
 from ergodrift.trust.relaxation import relaxation

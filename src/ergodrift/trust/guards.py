@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ergodrift.source import Source, Zip
+from ergodrift.data.source import Source, Zip
 from ergodrift.trust.stationarity import CRITICAL, change_scores, cycle, without_change
 
 FEWEST = 50  # samples below which nothing is said

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift import check, saved
-from ergodrift.expectation import wide
-from ergodrift.precision import double
+from ergodrift._core import check, saved
+from ergodrift._core.precision import double
+from ergodrift._core.signature import computation
+from ergodrift.data.expectation import wide
+from ergodrift.data.source import SeriesSource
 from ergodrift.problem import Problem
-from ergodrift.signature import computation
-from ergodrift.source import SeriesSource
 from ergodrift.trust.along import path_values
 from ergodrift.trust.certificate import PLANNED, Certificate
 from ergodrift.trust.ranges import checked_bounds, fitting

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ergodrift.data.source import IIDSource, SeriesSource, Source, Zip
 from ergodrift.problem import Problem
-from ergodrift.source import IIDSource, SeriesSource, Source, Zip
 
 LEAST = 20  # samples in common below which nothing is said: few values repeat themselves anywhere
 PRECISIONS = (np.float64, np.float32, np.float16, jnp.bfloat16)  # that copies are made in

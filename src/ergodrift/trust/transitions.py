@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import scipy
 
-from ergodrift.chain import MarkovChain
-from ergodrift.sampler import BLOCK, draw, split
-from ergodrift.source import seed_keys
+from ergodrift.data.chain import MarkovChain
+from ergodrift.data.sampler import BLOCK, draw, split
+from ergodrift.data.source import seed_keys
 
 STRENGTHS = 2.0 ** np.arange(-4, 15)  # pseudo-counts that the common law may have in a row
 EPS = 0.25

@@ -1,0 +1,1 @@
+"""What knows nothing of optimisation: pytrees, argument checks, files, precision, compilation, progress."""

@@ -1,0 +1,104 @@
+"""Checks of what a caller passed in: each names the argument, its value and what to do.
+
+Traced values pass: under `vmap` or `jit` they cannot be looked at.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ergodrift._core.tree import is_traced
+
+NUMPY = (np.ndarray, np.generic)
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -np.inf,
+    at_least: float = -np.inf,
+    below: float = np.inf,
+    at_most: float = np.inf,
+) -> Any:
+    """`value` as a finite Python float inside the given range; a traced or array value stays what it is."""
+    if is_traced(value):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if array.ndim:
+        raise TypeError(f"{name} must be one number, got an array of shape {array.shape}; sweep it with jax.vmap")
+    limits = [(">", above), (">=", at_least), ("<", below), ("<=", at_most)]
+    if not (np.isfinite(array) and above < array < below and at_least <= array <= at_most):
+        wanted = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if np.isfinite(bound))
+        if np.isinf(array) or not wanted:
+            wanted = f"finite and {wanted}" if wanted else "finite"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+    return value if isinstance(value, jax.Array) else float(array)
+
+
+def integer(name: str, value: Any, *, at_least: int, at_most: int = 2**31 - 1) -> int:
+    """`value` as a Python integer inside the given range."""
+    try:
+        whole: Any = int(value) if isinstance(value, float) and value.is_integer() else value
+        count = operator.index(whole)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if not at_least <= count <= at_most:
+        raise ValueError(f"{name} must be between {at_least} and {at_most}, got {count}")
+    return count
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+    """`value`, which must be one of the options."""
+    if value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+    return value
+
+
+def finite(name: str, tree: Any) -> None:
+    """No NaN and no infinity in any floating leaf of `tree`."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if is_traced(leaf):
+            continue
+        array = np.asarray(leaf)
+        if jnp.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} holds {array[where]} at index {where}; "
+                "clean or drop such entries before the run"
+            )
+
+
+def fits(name: str, tree: Any) -> None:
+    """No number of `tree` is too large for the precision that JAX has now: in 32-bit mode it would wrap in silence."""
+    if all(_narrowed(leaf) is None for leaf in jax.tree.leaves(tree)):
+        return  # names, below, take their time
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        kind = _narrowed(leaf)
+        if kind is None or kind.kind not in "iuf":
+            continue
+        limits = jnp.finfo(kind) if kind.kind == "f" else jnp.iinfo(kind)
+        least, most = leaf.min(), leaf.max()
+        if least < limits.min or most > limits.max:
+            worst = least if least < limits.min else most
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} holds {worst}, too large for {kind}, the {leaf.dtype} of JAX's "
+                "32-bit mode: subtract an offset or take a larger unit (seconds since the start, not milliseconds "
+                "since 1970), pass whole numbers as floats if seven digits are enough, or turn on 64-bit numbers by "
+                'jax.config.update("jax_enable_x64", True)'
+            )
+
+
+def _narrowed(leaf: Any) -> Any:
+    """The type that JAX makes of a NumPy array, where that is another one; what is JAX's own already stays."""
+    if not isinstance(leaf, NUMPY) or not leaf.size:
+        return None
+    kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return None if kind == leaf.dtype else kind

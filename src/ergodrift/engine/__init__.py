@@ -1,0 +1,1 @@
+"""The compiled loop, its kernels, checkpoints, results and `run`."""

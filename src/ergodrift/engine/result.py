@@ -1,0 +1,241 @@
+"""What a run leaves, and what can be asked of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ergodrift._core import check, tree
+from ergodrift._core.saved import read, write
+from ergodrift.data.source import Source
+from ergodrift.methods.algorithms import Algorithm
+from ergodrift.methods.average import Average
+from ergodrift.methods.learned import LearnedWeights
+from ergodrift.problem import Problem
+from ergodrift.solve.feasibility import QueueEvidence, pressure, queue_evidence
+from ergodrift.types import StepSizes, Weights
+
+if TYPE_CHECKING:
+    from ergodrift.theory import TheoryCheck
+    from ergodrift.trust.certificate import Certificate
+
+FORMAT = "ergodrift result v1"
+KNOWN: dict[str, type] = {cls.__name__: cls for cls in (Weights, StepSizes, LearnedWeights)}
+
+
+class Setting(NamedTuple):
+    """What a run was asked to do."""
+
+    algorithm: Algorithm
+    problem: Problem
+    source: Source
+    x0: Any
+    levels: Any
+    average: Average
+    num_samples: int
+
+
+@tree.module("name")
+class Result:
+    """What a run leaves: thinned records with leading axes (seeds, records).
+
+    Attributes:
+        name: the algorithm's.
+        seeds: (seeds,) the integers the paths were drawn with.
+        samples: (records,) samples taken at each record.
+        rounds: rounds finished by then; equal to `samples` unless rounds use several samples.
+        samples_used: samples of finished rounds; an unfinished MLMC window is not counted.
+        x: the last point, x_{t+1} after t rounds.
+        x_mean: x̄_t, the mean of x_1..x_t, equal weight a round unless `average` says otherwise.
+        queue: Q_{t+1}, or the multipliers.
+        weights: of the last round: V_t and alpha_t (`Weights`), or primal-dual `StepSizes`.
+        loss_sum: sum of f(x, xi) over all samples taken, each at the point held when it came.
+        constraint_sum: likewise for g, (..., n).
+        solution: what the algorithm recommends: x̄ at the end, leading axis seeds.
+        paths: the paths that were passed in, if any.
+    """
+
+    name: str
+    seeds: Any
+    samples: Any
+    rounds: Any
+    samples_used: Any
+    x: Any
+    x_mean: Any
+    queue: Any
+    weights: Any
+    loss_sum: Any
+    constraint_sum: Any
+    solution: Any
+    paths: Any
+
+    def certify(
+        self,
+        problem: Problem | Source | None = None,
+        source: Source | None = None,
+        confidence: float | None = None,
+        method: str | None = None,
+        *,
+        row: int = 0,
+        num_samples: int | None = None,
+        seed: int | None = None,
+        tau_mix: float | None = None,
+        bounds: Any = None,
+        planned: int | None = None,
+    ) -> Certificate:
+        """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
+
+        Args:
+            problem: the one that was solved, which need not be given; another is refused. About another one, ask
+                `ed.certify(other, x, source)`. A source in its place is taken as `source`.
+            source: of fresh samples: the run's own unless given, with a path of another seed. After a run on a recorded
+                series it must hold samples that the run did not see.
+            row: which seed's solution.
+            num_samples: as many as the run took, unless given.
+
+        The others are those of `certify`.
+        """
+        from ergodrift.trust.certify import FRESH, certify
+        from ergodrift.trust.training import draws, refuse_other, refuse_training
+
+        asked = self.setting
+        if isinstance(problem, Source) and source is None:
+            problem, source = None, problem
+        if problem is not None:
+            refuse_other(asked.problem, problem)
+        seed = FRESH if seed is None else seed
+        given = source is not None
+        source = asked.source if source is None else source
+        if not isinstance(source, Source):
+            raise TypeError(f"source must be a Source such as SeriesSource(data), got {type(source).__name__}")
+        seen = asked.num_samples if self.paths is None else None
+        refuse_training(asked.source, source, seen, again=not given)
+        seeds = np.asarray(self.seeds).tolist()
+        if draws(source) and (seed in seeds if self.paths is None else self._replayed(source, seed)):
+            raise ValueError(f"seed={seed} is one of those the run was fitted on; pass another")
+        if num_samples is None and source.length is None:
+            num_samples = int(np.asarray(self.samples)[-1])
+        row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
+        x = jax.tree.map(lambda leaf: leaf[row], self.solution)
+        options = {"confidence": confidence, "method": method, "tau_mix": tau_mix, "bounds": bounds, "planned": planned}
+        chosen: Any = {name: value for name, value in options.items() if value is not None}
+        return certify(asked.problem, x, source, num_samples=num_samples, seed=seed, **chosen)
+
+    def _replayed(self, source: Source, seed: int) -> bool:
+        """Whether the path of this seed is among those that were passed in."""
+        given = [np.atleast_2d(np.asarray(leaf)) for leaf in jax.tree.leaves(self.paths)]
+        count = min(int(np.asarray(self.samples)[-1]), source.length or 2**31)
+        fresh = [np.asarray(leaf) for leaf in jax.tree.leaves(source.paths([seed], count))]
+        if len(given) != len(fresh):
+            return False
+        same = [(old[:, : new.shape[1]] == new).all(axis=1) for old, new in zip(given, fresh, strict=True)]
+        return bool(np.all(same, axis=0).any())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to a file that `load_result` reads: records, solution, seeds, names; no data, no pickles.
+
+        The data and functions of the run are not in it. The file is replaced whole or not at all. x0 may have been any
+        nest of dicts, lists, tuples and NamedTuples; a NamedTuple of your own comes back as one of the same name and
+        fields, other classes are refused.
+
+        >>> import ergodrift as ed, jax.numpy as jnp, tempfile, os
+        >>> problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.3, ed.Ball(2.0))
+        >>> result = ed.run(ed.edpp(1), problem, ed.IIDSource(np.eye(2)), x0=np.zeros(2), num_samples=100)
+        >>> path = os.path.join(tempfile.mkdtemp(), "result.npz")
+        >>> result.save(path)
+        >>> ed.load_result(path)
+        Result(EDPP-t: 1 seeds, 100 records)
+        """
+        if tree.is_traced(self):
+            raise ValueError("a result cannot be saved while run is traced by vmap or jit; save what they return")
+        write(path, FORMAT, {name: getattr(self, name) for name in _fields()}, KNOWN)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles do not carry the setting, and so neither the training data nor functions, which may not pickle."""
+        return {name: value for name, value in self.__dict__.items() if name != "_setting"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __repr__(self) -> str:
+        seeds, records = np.shape(self.rounds)[-2:]
+        return f"Result({self.name}: {seeds} seeds, {records} records)"
+
+    @property
+    def setting(self) -> Setting:
+        """What the run was asked to do. No part of the pytree: copies, pickles, files and `vmap` do not keep it."""
+        setting = self.__dict__.get("_setting")
+        if setting is None:
+            raise ValueError(
+                "this result does not know its run: it was copied, pickled or loaded, or made inside vmap or jit, and "
+                "neither the problem nor the data are part of it; call run outside them and ask what it returns, or, "
+                "for a certificate, use ed.certify(problem, x, source) with fresh samples"
+            )
+        return setting
+
+    def feasibility(self) -> QueueEvidence:
+        """What the queues say about feasibility: in proportion to t, they grow because the constraints conflict.
+
+        For problems whose law is known, `feasibility(problem, source)` solves for the same and proves it.
+        """
+        asked = self.setting
+        if not hasattr(self.weights, "penalty"):
+            raise ValueError(
+                f"{self.name} has damped multipliers in place of queues; run edpp, mdpp or adpp to see them grow"
+            )
+        mean = jax.tree.map(
+            lambda leaf: np.asarray(leaf).mean(axis=0), (self.solution, self.queue, self.weights.penalty)
+        )
+        x, queue, penalty = mean[0], mean[1][-1], mean[2][-1]
+        pull = pressure(asked.problem, asked.source, x, queue, penalty)
+        return queue_evidence(self.rounds, self.queue, self.solution, pull)
+
+    def within_theory(self, bounds: Any = None, *, replay: bool = True) -> TheoryCheck:
+        """Hold every record against every bound that the algorithm has; prints as a table, and is true if all hold.
+
+        Where no bound applies, as for PD, it is neither true nor false: `checked` is False, and a condition raises.
+
+        Args:
+            bounds: F, G and H, as `problems.fairness` returns them; the largest values seen unless given.
+            replay: whether to make the run once more, round by round, for the lemmas of appendix A.
+
+        See `theory.within_theory` for which bounds an algorithm has.
+        """
+        from ergodrift.theory import within_theory
+
+        asked = self.setting
+        return within_theory(
+            self,
+            asked.algorithm,
+            asked.problem,
+            asked.source,
+            asked.x0,
+            bounds=bounds,
+            levels=asked.levels,
+            replay=replay,
+            average=asked.average,
+        )
+
+
+def _fields() -> list[str]:
+    return [field.name for field in dataclasses.fields(Result)]  # type: ignore[arg-type]
+
+
+def load_result(path: str | os.PathLike[str]) -> Result:
+    """The result that `Result.save` wrote to this file, with NumPy arrays; reading it cannot run code.
+
+    It has the records and the solution, for `metrics` and for a look; what needs the problem or the data of the run
+    (`feasibility`, `within_theory`, `certify`) says so.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a result, damaged, or of another version.
+    """
+    found = read(path, FORMAT, KNOWN)
+    if set(found) != set(_fields()):
+        raise ValueError(f"{os.fspath(path)} is not a saved result: it holds {', '.join(sorted(found))}")
+    return Result(**found)

@@ -1,0 +1,1 @@
+"""Schedules, estimators, the two update rules, the named algorithms, averages."""

@@ -1,0 +1,212 @@
+"""The named algorithms: each is an update rule, a schedule and an estimator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ergodrift._core import check, tree
+from ergodrift.geometry import Geometry
+from ergodrift.methods.estimator import Estimator, MultiLevel, SingleSample
+from ergodrift.methods.learned import Learned
+from ergodrift.methods.memory import Aging, Memory
+from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
+from ergodrift.methods.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
+from ergodrift.methods.windows import GrowingWindow, Widening
+from ergodrift.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Algorithm:
+    """A named recipe; `bind` makes it a method for a problem.
+
+    Attributes:
+        name: how reports call it.
+        rule: DriftPlusPenalty, or a primal-dual rule.
+        schedule: how its weights are set.
+        estimator: how samples become rounds.
+        average: how the points are weighed in the x̄ it recommends; see `run`.
+        reason: why it was chosen, where `auto` chose it.
+    """
+
+    name: str
+    rule: Callable[[Geometry, Schedule, Estimator], Method]
+    schedule: Schedule
+    estimator: Estimator = dataclasses.field(default_factory=SingleSample)
+    average: Any = "uniform"
+    reason: str = ""
+
+    def bind(self, problem: Problem) -> Method:
+        """The method on this problem's domain, with `init` and `step`.
+
+        >>> import jax.numpy as jnp, ergodrift as ed
+        >>> problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5, ed.Ball(2.0))
+        >>> method = ed.dpp().bind(problem)
+        >>> state = method.init(jnp.zeros(2), num_constraints=1)
+        >>> for xi in jnp.ones((3, 2)):
+        ...     state, info = method.step(state, problem.feedback(state.x, xi))
+        >>> int(state.t), state.queue.shape
+        (3, (1,))
+        """
+        return self.rule(problem.geometry, self.schedule, self.estimator)
+
+
+def edpp(tau_mix: Any, beta: Any = 0.5, horizon: Any = None) -> Algorithm:
+    """Ergodic drift-plus-penalty, for a known mixing time (Kim and Lee, algorithm 1), or one estimated as it runs.
+
+    V_t = (tau_mix t)^beta, alpha_t = tau_mix t (EDPP-t); with a horizon T, both are fixed at t = T (EDPP-T).
+
+    Args:
+        tau_mix: the mixing time, at least 1; an estimate need not be a whole number. "auto" estimates it round by round
+            (`Learned`); `result.weights.tau_mix` has the estimates.
+        beta: trades regret against violation, in (0, 1/2].
+        horizon: T, the number of samples.
+    """
+    beta = check.number("beta", beta, above=0, at_most=0.5)
+    if isinstance(tau_mix, str) and tau_mix == "auto":
+        if horizon is not None:
+            raise ValueError(f"horizon={horizon} fixes the weights beforehand, but tau_mix='auto' sets them as it runs")
+        return Algorithm("EDPP-auto", DriftPlusPenalty, Learned(beta))
+    if isinstance(tau_mix, str):
+        raise TypeError(f"tau_mix must be a number, got {tau_mix!r}; 'auto' estimates it as the run goes")
+    tau_mix = check.number("tau_mix", tau_mix, at_least=1)
+    if horizon is None:
+        return Algorithm("EDPP-t", DriftPlusPenalty, Ergodic(tau_mix, beta))
+    proximity = tau_mix * check.number("horizon", horizon, at_least=1)
+    return Algorithm("EDPP-T", DriftPlusPenalty, Constant(proximity**beta, proximity))
+
+
+def dpp(horizon: Any = None) -> Algorithm:
+    """Drift-plus-penalty for i.i.d. data (Yu, Neely and Wei 2017): EDPP with tau_mix = 1 and beta = 1/2.
+
+    DPP-t has V_t = sqrt t, alpha_t = t; DPP-T, with a horizon T, has V = sqrt T, alpha = T.
+    """
+    kind = "DPP-t" if horizon is None else "DPP-T"
+    return dataclasses.replace(edpp(1.0, horizon=horizon), name=kind)
+
+
+def mdpp(
+    delta: Any = 1.0, beta: Any = 0.5, cap: int | None = 16, diameter: Any = None, add_delta: bool = True
+) -> Algorithm:
+    """MLMC adaptive drift-plus-penalty, for an unknown mixing time (Kim and Lee, algorithm 2).
+
+    V_t = S_{t-1}^beta / R, alpha_t = S_{t-1} / R^2, with S_0 = delta and the sizes of the MLMC estimates.
+
+    Args:
+        delta: S_0 > 0; larger favours the constraints.
+        beta: trades regret against violation, in (0, 1/2].
+        cap: the most samples a round may use; None is the theory's T^2 for T rounds, which varies a lot.
+        diameter: R; the geometry's unless given.
+        add_delta: whether every a_t includes delta, as the proofs need; the paper's experiment runs without.
+    """
+    delta = check.number("delta", delta, above=0)
+    beta = check.number("beta", beta, above=0, at_most=0.5)
+    schedule = AdaGrad(delta, delta if add_delta else 0.0, beta, _positive("diameter", diameter), lagged=True)
+    return Algorithm("MDPP", DriftPlusPenalty, schedule, MultiLevel.with_cap(cap))
+
+
+def adpp(beta: Any = 0.5, diameter: Any = None) -> Algorithm:
+    """Adaptive drift-plus-penalty for adversarial losses and constraints (Kim and Lee, appendix C).
+
+    V_t = S_t^beta / R, alpha_t = S_t / R^2: parameter-free, no mixing time and no horizon.
+
+    Args:
+        beta: trades regret against violation, in (0, 1/2].
+        diameter: R; the geometry's unless given.
+    """
+    beta = check.number("beta", beta, above=0, at_most=0.5)
+    schedule = AdaGrad(0.0, 0.0, beta, _positive("diameter", diameter), lagged=False)
+    return Algorithm("ADPP", DriftPlusPenalty, schedule)
+
+
+def rdpp(law: Any = "stationary", num_states: int | None = None, num_rows: int | None = None) -> Algorithm:
+    """Remembering drift-plus-penalty: for finitely many states that are told apart (agents, regimes, rows).
+
+    The feedback of a round is the law's average of the last feedback of every state, and V_t = sqrt t,
+    alpha_t = sqrt(t (t + (3 age_t / 2)^2)) with its age; no mixing time and no horizon. Recommends the average of its
+    points with weights t^3. Not in the paper; see docs/memory.md. (Related: MC-SAG, Even 2023, without constraints.)
+
+    Args:
+        law: how states weigh: "stationary", as the source's chain says; "visits", by their shares of the samples so
+            far; or an array with one weight a state, such as the uniform law while the walk has another.
+        num_states: needed with "visits" where there is no source, for `method.step`. Each feedback there must say which
+            state it came from: `feedback._replace(state=3)`.
+        num_rows: for `method.step` on a `LinearModel`: the rows of a state, to remember a number for each in the place
+            of gradients; feedback then comes from `model.factored`. `run` does so by itself where that is less.
+
+    >>> rdpp([0.5, 0.25, 0.25]).name
+    'RDPP'
+    """
+    count = None if num_states is None else check.integer("num_states", num_states, at_least=1)
+    rows = None if num_rows is None else check.integer("num_rows", num_rows, at_least=1)
+    if isinstance(law, str):
+        check.choice("law", law, ("stationary", "visits"))
+        if count is not None and law == "stationary":
+            raise ValueError(
+                "num_states goes with law='visits'; to know the law as well, pass it: law=chain.stationary"
+            )
+        estimator = Memory(None, count, law == "visits", rows)
+    else:
+        weights = law if tree.is_traced(law) else np.asarray(law, dtype=float)
+        if weights.ndim != 1 or not weights.size or (count is not None and count != weights.size):
+            wanted = "(S,)" if count is None else f"({count},)"
+            raise ValueError(f"law must have shape {wanted}, one weight for each state, got {weights.shape}")
+        known = not tree.is_traced(law)
+        if known and (not np.isfinite(weights).all() or weights.min() < 0 or weights.sum() == 0):
+            raise ValueError(f"law must be finite, not negative, and not all zero, got {weights}")
+        estimator = Memory(weights / weights.sum(), weights.size, num_rows=rows)
+    return Algorithm("RDPP", DriftPlusPenalty, Aging(), estimator, average=("polynomial", 3))
+
+
+def wdpp() -> Algorithm:
+    """Windowed drift-plus-penalty: parameter-free, for streams whose states cannot be told apart.
+
+    The constraints of a round are averaged over a window that grows with t, and V_t = t^(3/4), alpha_t = t^(3/2);
+    neither a mixing time nor a horizon nor a bound is asked for. Not in the paper; docs/memory.md has what was measured
+    and what was tried.
+    """
+    return Algorithm("WDPP", DriftPlusPenalty, Widening(), GrowingWindow())
+
+
+def pd(horizon: Any, gradient_bound: Any, constraint_bound: Any, radius: Any = None) -> Algorithm:
+    """The primal-dual baseline PD (Mahdavi, Jin and Yang 2012).
+
+    Args:
+        horizon: T, the number of samples.
+        gradient_bound: G, a bound on the norms of all gradients.
+        constraint_bound: D, a bound on all |g_i|.
+        radius: r, of a ball around 0 that holds X; the geometry's unless given.
+    """
+    schedule = Damped(
+        check.number("horizon", horizon, at_least=1),
+        check.number("gradient_bound", gradient_bound, above=0),
+        check.number("constraint_bound", constraint_bound, above=0),
+        _positive("radius", radius),
+    )
+    return Algorithm("PD", PrimalDual, schedule)
+
+
+def pd2(gradient_bound: Any, beta: Any = 0.5, radius: Any = None, aggregate: str = "vector") -> Algorithm:
+    """The primal-dual baseline PD2 with decaying steps (Jenatton, Huang and Archambeau 2016).
+
+    Args:
+        gradient_bound: G, a bound on the norms of all gradients.
+        beta: in (0, 1).
+        radius: r, of a ball around 0 that holds X; the geometry's unless given.
+        aggregate: "vector" for one multiplier a constraint, "max" for one on max_i g_i.
+    """
+    schedule = Decaying(
+        check.number("gradient_bound", gradient_bound, above=0),
+        check.number("beta", beta, above=0, below=1),
+        _positive("radius", radius),
+    )
+    check.choice("aggregate", aggregate, ("vector", "max"))
+    return Algorithm("PD2", functools.partial(PrimalDual, aggregate=aggregate), schedule)
+
+
+def _positive(name: str, value: Any) -> Any:
+    return None if value is None else check.number(name, value, above=0)

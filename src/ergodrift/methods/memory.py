@@ -1,0 +1,211 @@
+"""Memory: the last feedback of every state, averaged under the stationary law, and steps that fit its age.
+
+When the states are finitely many and told apart, the only error left in a round's feedback is that its parts are old.
+See docs/memory.md for what follows from that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ergodrift._core import tree
+from ergodrift.geometry import Geometry
+from ergodrift.methods.estimator import EachSample, shifted
+from ergodrift.types import Feedback, Sizes, Weights
+
+UNSEEN = 4.0  # a state never seen counts as so many times older than the run: of it not even an old gradient is known
+
+
+class Entry(NamedTuple):
+    """What is kept of one state; all 0 before its first visit.
+
+    Attributes:
+        planes: the tangent planes that its last feedback gives, which are gradients and what the tangents are worth at
+            x = 0, in one vector; for a linear model, what changes in them: a number a row, and the loss's value at 0.
+        seen: int32, the number of the sample that last came from it, from 1.
+        visits: int32, how often it came, where the law is estimated from that; else None.
+    """
+
+    planes: Any
+    seen: Any
+    visits: Any
+
+
+class Notes(NamedTuple):
+    """What is remembered.
+
+    Attributes:
+        entries: one for each state, along a leading axis, as they were before the latest sample.
+        state: which state the latest sample came from.
+        latest: the planes and visits that it has since. They are put in when the next sample comes: the table is then
+            written to before it is read, so that it can stay where it is in memory; read first, it would be copied.
+        average: the weighted average of the planes, as a compensated sum. An average of planes is a plane, whatever the
+            points they touch at.
+        mass: the weight of the states seen so far; by visits, their share of all states.
+        left: how many states with a weight have not been seen; at 0 the mass is 1, whatever rounding made of its sum.
+        age: how many samples ago the states seen so far were last seen, on average under the weights.
+    """
+
+    entries: Any
+    state: Any
+    latest: Any
+    average: Any
+    mass: Any
+    left: Any
+    age: Any
+
+
+@tree.module("num_states", "by_visits", "num_rows")
+class Memory(EachSample):
+    """Each sample is a round, whose feedback is the law's average of the last tangent planes of all states seen so far.
+
+    f̂_t(x) = sum_s w_s [f_s(y_s) + df_s(y_s).(x - y_s)], where y_s is the point at which state s was last seen, and the
+    same for each constraint; the round's feedback is value and slope of these planes at x_t. Linear constraints are
+    remembered exactly. A round costs the same however many states there are: the visited state's old plane goes, its
+    new one comes.
+
+    Attributes:
+        law: w, (S,), summing to one: the stationary law or another target.
+        num_states: S. Where it is None, `run` takes it and the law from its source.
+        by_visits: whether weights are the shares of visits so far, instead of a law.
+        num_rows: for a linear model, the rows of a state: one number a row is then kept in the place of the planes. The
+            state's rows, which come back with it, make a gradient of them, and its constraints never change.
+    """
+
+    law: Any = None
+    num_states: int | None = None
+    by_visits: bool = False
+    num_rows: int | None = None
+
+    needs_state = True
+
+    @property
+    def needs_factors(self) -> bool:
+        return self.num_rows is not None
+
+    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None, num_rows: int | None = None) -> Memory:
+        super().for_run(num_samples, num_rounds)
+        if law is None:
+            raise ValueError(
+                "this algorithm remembers every state, but the source has none that come back (a series, or a Zip); "
+                "use wdpp() instead"
+            )
+        if self.num_states not in (None, len(law)):
+            raise ValueError(f"the law is over {self.num_states} states, but the source has {len(law)}")
+        known = np.asarray(law) if self.law is None and not self.by_visits else self.law
+        return Memory(known, len(law), self.by_visits, num_rows)
+
+    def init(self, zero: Feedback, levels: Any) -> Notes:
+        if self.num_states is None:
+            raise ValueError("the number of states is not known: pass law=..., or law='visits' with num_states=...")
+        none, never = zero.loss, jnp.int32(0)
+        planes = ravel_pytree(zero)[0]
+        kept = planes if self.num_rows is None else jnp.zeros(self.num_rows + 1, none.dtype)
+        entry = Entry(kept, never, never if self.by_visits else None)
+        weighty = self.num_states if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0)
+        return Notes(
+            entries=jax.tree.map(lambda leaf: jnp.zeros((self.num_states, *leaf.shape), leaf.dtype), entry),
+            state=never,
+            latest=entry._replace(seen=None),
+            average=tree.compensated(planes),
+            mass=none,
+            left=jnp.asarray(weighty, jnp.int32),
+            age=none,
+        )
+
+    def observe(self, window: Notes, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Notes, Feedback, Any]:
+        for name in ["state", "factors"][: 1 + self.needs_factors]:
+            if getattr(feedback, name) is None:
+                how = "feedback._replace(state=...)" if name == "state" else "model.factored in the place of feedback"
+                raise ValueError(f"feedback.{name} is missing: this method remembers states; use {how}")
+        state, factors, kind = jnp.asarray(feedback.state, jnp.int32), feedback.factors, feedback.loss.dtype
+        latest = window.latest._replace(seen=t)
+        entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, latest)
+        entry = jax.tree.map(lambda table: _at(table, state), entries)
+        notes, fresh, stale = self._weighed(window, entry, state, t)
+
+        here = shifted(feedback._replace(state=None, factors=None), tree.scale(x, -1))
+        planes, as_feedback = ravel_pytree(here)
+        new, old = jnp.append(factors.slopes, factors.loss) if self.needs_factors else planes, entry.planes
+        # w (new - old), not w new - w old: with a fused multiply-add the latter would not cancel where new = old.
+        term = fresh * (new - old)
+        if stale is not None:
+            term += stale * old
+        if self.needs_factors:
+            fixed = jnp.where(entry.seen == 0, fresh, 0 if stale is None else stale)
+            grad, jac = factors.features.gather(term[:-1], x), tree.scale(here.constraint_jac, fixed)
+            term = ravel_pytree(Feedback(term[-1], grad, fixed * here.constraints, jac))[0]
+        if stale is not None:
+            term -= stale * window.average[0]
+        average = tree.running_add(window.average, term)
+        latest = Entry(new, None, None if entry.visits is None else entry.visits + 1)
+        notes = notes._replace(entries=entries, state=state, latest=latest, average=average)
+
+        # Shares of visits sum to one as they are; a law's weights do once all states are seen.
+        share = 1 if self.by_visits else 1 / jnp.where(notes.mass > 0, notes.mass, 1)
+        unseen = jnp.maximum(1 - notes.mass, 0) * (t + 1).astype(kind)
+        mean = as_feedback(average[0] * share)
+        return notes, shifted(mean, x)._replace(age=notes.age + UNSEEN * unseen), True
+
+    def _weighed(self, notes: Notes, entry: Entry, state: Any, t: jax.Array) -> tuple[Notes, Any, Any]:
+        """The notes with this visit counted, and how much of (new plane - old plane) comes into the average.
+
+        By visits, the average of t samples becomes one of t + 1: the old plane comes in as well, and the average goes
+        out, in this last share.
+        """
+        states, kind = notes.entries.seen.shape[0], notes.age.dtype
+        waited, first = (t + 1 - entry.seen).astype(kind), entry.seen == 0
+        # A state that does not exist would be taken for another: a NaN shows, and run says where.
+        known = (state >= 0) & (state < states)
+        if not self.by_visits:
+            weight = jnp.where(known, _at(self.law, state), jnp.nan)
+            # All ages grow by one, and the visited state's goes back to 0.
+            age = notes.age + notes.mass - jnp.where(first, 0, weight * waited)
+            return _met(notes, age, first, weight), weight, None
+        before, times = t.astype(kind), entry.visits.astype(kind)
+        part = jnp.where(known, 1, jnp.nan) / (before + 1)
+        age = notes.age + (before - jnp.where(first, 0, times * waited) - notes.age) * part
+        # What is unseen has, for all one knows, its share of the states.
+        return _met(notes, age, first, jnp.asarray(1 / states, kind)), (times + 1) * part, part
+
+
+@tree.module()
+class Aging:
+    """V_t = sqrt t, alpha_t = sqrt(t (t + (c age_t)^2)), where age_t is that of the round's feedback and c = 3/2.
+
+    So the step V_t / (2 alpha_t) is that of DPP-t, 1 / (2 sqrt t), but never longer than 1 / (3 age_t): in the time
+    that a state waits to be seen again, x moves by about a third of a gradient. No mixing time and no horizon.
+
+    Attributes:
+        caution: c.
+    """
+
+    caution: Any = 1.5
+
+    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Any:
+        return ()
+
+    def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, Weights]:
+        time = t.astype(sizes.loss_grad.dtype)
+        penalty = jnp.sqrt(time)
+        return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(self.caution * sizes.age)))
+
+
+def _met(notes: Notes, age: Any, first: Any, weight: Any) -> Notes:
+    """The notes once a state of this weight has been seen, and the age of all."""
+    left = notes.left - (first & (weight > 0)).astype(jnp.int32)
+    mass = jnp.where(left == 0, 1, notes.mass + jnp.where(first, weight, 0))
+    return notes._replace(left=left, mass=mass, age=jnp.maximum(age, 0))
+
+
+def _at(array: Any, index: Any) -> Any:
+    return jax.lax.dynamic_index_in_dim(jnp.asarray(array), index, keepdims=False)
+
+
+def _put(array: Any, index: Any, row: Any) -> Any:
+    return jax.lax.dynamic_update_index_in_dim(array, row, index, 0)

@@ -1,0 +1,177 @@
+"""The two update rules: adaptive drift-plus-penalty (appendix A of Kim and Lee, written once) and primal-dual."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ergodrift._core import check, tree
+from ergodrift._core.compiled import compiled
+from ergodrift.geometry import Geometry
+from ergodrift.methods.estimator import Estimator
+from ergodrift.methods.schedule import Listener, Schedule
+from ergodrift.types import Feedback, Info, Sizes, State
+
+
+class Method(abc.ABC):
+    """A rule that turns feedback into the next point, one sample at a time.
+
+    The estimator folds samples into rounds; when a round is complete, `update` makes it. `init` and `step` run from
+    Python for data that arrive from anywhere, and the compiled loop of `run` calls the very same `step`.
+    """
+
+    geometry: Geometry
+    schedule: Schedule
+    estimator: Estimator
+
+    def init(self, x0: Any, num_constraints: int, levels: Any = None) -> State:
+        """The state before the first sample: x_1 = x0 and Q_1 = 0.
+
+        Args:
+            x0: a point of X.
+            num_constraints: n.
+            levels: for methods that draw random levels, a `jax.random.key` or an array of levels, one a round.
+        """
+        x = checked_point(self.geometry, x0)
+        num_constraints = check.integer("num_constraints", num_constraints, at_least=1)
+        kind = tree.dtype(x)
+        self = tree.cast(self, kind)
+        return State(
+            t=jnp.zeros((), jnp.int32),
+            x=x,
+            queue=jnp.zeros(self.num_multipliers(num_constraints), kind),
+            schedule=self.schedule.init(self.geometry, x, num_constraints),
+            window=self.estimator.init(zero_feedback(x, num_constraints), levels),
+        )
+
+    def step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
+        """Take in the feedback of one sample at `state.x`."""
+        check.fits("feedback", feedback)
+        return self._step(state, feedback)
+
+    @compiled()
+    def _step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
+        self._check_shapes(state, feedback)
+        if not self.estimator.needs_state:
+            feedback = feedback._replace(state=None)
+        if not self.estimator.needs_factors:
+            feedback = feedback._replace(factors=None)
+        # The point's precision is the run's, whatever a sweep is over and wherever feedback comes from.
+        self, feedback = tree.cast((self, feedback), tree.dtype(state.x))
+        window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback, state.x)
+        sizes = self.sizes(round_feedback)
+        schedule = state.schedule
+        if isinstance(self.schedule, Listener):
+            schedule = self.schedule.listen(schedule, state.t + 1, round_feedback)
+        schedule, weights = self.schedule.weights(schedule, state.t + 1, sizes)
+        x, queue = self.update(state.x, state.queue, round_feedback, weights)
+        done = State(state.t + 1, x, queue, schedule, None)
+        kept = tree.select(complete, done, state._replace(window=None))
+        return kept._replace(window=window), Info(jnp.asarray(complete), weights, sizes, round_feedback)
+
+    def sizes(self, feedback: Feedback) -> Sizes:
+        """(F_t, G_t, H_t), in the dual norm of the geometry."""
+        rows = jax.vmap(self.geometry.dual_norm)(feedback.constraint_jac)
+        return Sizes(self.geometry.dual_norm(feedback.loss_grad), rows, jnp.abs(feedback.constraints), feedback.age)
+
+    def num_multipliers(self, num_constraints: int) -> int:
+        return num_constraints
+
+    def _check_shapes(self, state: State, feedback: Feedback) -> None:
+        """Feedback from elsewhere must fit the state; broadcasting would hide that it does not."""
+        shape = jnp.shape(feedback.constraints)
+        wanted = Feedback((), jax.tree.map(jnp.shape, state.x), shape, jax.tree.map(lambda x: shape + x.shape, state.x))
+        found = Feedback(*(jax.tree.map(jnp.shape, part) for part in feedback[:4]))
+        if found != wanted or len(shape) != 1 or state.queue.shape != (self.num_multipliers(*shape),):
+            raise ValueError(
+                f"feedback does not fit the state: x has shapes {wanted.loss_grad} and the queue {state.queue.shape}, "
+                f"feedback has {found}"
+            )
+
+    @abc.abstractmethod
+    def update(self, x: Any, queue: jax.Array, feedback: Feedback, weights: Any) -> tuple[Any, jax.Array]:
+        """x_{t+1} and Q_{t+1}."""
+
+
+@tree.module()
+class DriftPlusPenalty(Method):
+    """Adaptive drift-plus-penalty (Kim and Lee, appendix A).
+
+    x_{t+1} = argmin over x in X of (V_t df_t(x_t) + sum_i Q_ti dg_ti(x_t)) . x + alpha_t D(x, x_t)
+    Q_{t+1,i} = [Q_ti + g_ti(x_t) + dg_ti(x_t) . (x_{t+1} - x_t)]_+
+    """
+
+    geometry: Geometry
+    schedule: Schedule
+    estimator: Estimator
+
+    def update(self, x: Any, queue: jax.Array, feedback: Feedback, weights: Any) -> tuple[Any, jax.Array]:
+        drift = tree.pullback(queue, feedback.constraint_jac)
+        direction = jax.tree.map(lambda grad, pull: weights.penalty * grad + pull, feedback.loss_grad, drift)
+        # Appendix C: S_t, and with it alpha_t, is 0 until the first feedback that is not; then x stays where it is.
+        moving = weights.proximity != 0  # so that a NaN moves x, and is seen
+        target = self.geometry.prox(x, direction, jnp.where(moving, weights.proximity, 1))
+        x_next = tree.select(moving, target, x)
+        change = tree.pushforward(feedback.constraint_jac, tree.subtract(x_next, x))
+        return x_next, jnp.maximum(queue + feedback.constraints + change, 0)
+
+
+@tree.module("aggregate")
+class PrimalDual(Method):
+    """Projected gradient descent on x, damped gradient ascent on the multipliers.
+
+    x_{t+1} = Proj(x_t - eta_t (df_t(x_t) + sum_i lambda_ti dg_ti(x_t)))
+    lambda_{t+1} = [lambda_t + mu_t (g_t(x_t) - theta_t lambda_t)]_+
+
+    With aggregate = "max" there is one multiplier, on max_i g_ti.
+    """
+
+    geometry: Geometry
+    schedule: Schedule
+    estimator: Estimator
+    aggregate: str = "vector"
+
+    def num_multipliers(self, num_constraints: int) -> int:
+        return 1 if self.aggregate == "max" else num_constraints
+
+    def update(self, x: Any, queue: jax.Array, feedback: Feedback, weights: Any) -> tuple[Any, jax.Array]:
+        constraints, jac = feedback.constraints, feedback.constraint_jac
+        if self.aggregate == "max":
+            worst = jnp.argmax(constraints)
+            constraints, jac = constraints[worst][None], jax.tree.map(lambda leaf: leaf[worst][None], jac)
+        direction = tree.add(feedback.loss_grad, tree.pullback(queue, jac))
+        x_next = self.geometry.project(jax.tree.map(lambda a, b: a - weights.primal * b, x, direction))
+        return x_next, jnp.maximum(queue + weights.dual * (constraints - weights.damping * queue), 0)
+
+
+def zero_feedback(x: Any, num_constraints: int) -> Feedback:
+    """The feedback of functions that are 0 everywhere: it has the shapes of every feedback at x."""
+    kind = tree.dtype(x)
+    rows = jax.tree.map(lambda leaf: jnp.zeros((num_constraints, *leaf.shape), leaf.dtype), x)
+    return Feedback(jnp.zeros((), kind), jax.tree.map(jnp.zeros_like, x), jnp.zeros(num_constraints, kind), rows)
+
+
+def checked_point(geometry: Geometry, x0: Any) -> Any:
+    """x0 as arrays, after checking that it is a point of the domain."""
+    x0 = jax.tree.map(jnp.asarray, x0)
+    if not jax.tree.leaves(x0) or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(x0)):
+        raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}; write jnp.zeros(3), not a list of integers")
+    kinds = sorted({leaf.dtype.name for leaf in jax.tree.leaves(x0)})
+    if len(kinds) > 1:
+        raise TypeError(f"x0 must hold arrays of one precision, got {' and '.join(kinds)}")
+    if jnp.finfo(kinds[0]).bits < 32:
+        raise TypeError(
+            f"x0 must be float32 or float64, got {kinds[0]}: sums over a run would lose their digits, or overflow; "
+            "write x0.astype('float32'). Data may be in half precision"
+        )
+    geometry = tree.cast(geometry, tree.dtype(x0))
+    geometry.check(x0)
+    check.finite("x0", x0)
+    inside = geometry.contains(x0)
+    if not tree.is_traced(inside) and not inside:
+        nearest = geometry.project(x0)
+        raise ValueError(f"x0 lies outside {type(geometry).__name__}: got {x0}; the nearest point is {nearest}")
+    return x0

@@ -1,0 +1,118 @@
+"""A constrained stochastic problem: two plain JAX functions and a domain."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ergodrift._core import check, tree
+from ergodrift._core.compiled import compiled
+from ergodrift._core.logarithm import rewritten
+from ergodrift.geometry import Geometry
+from ergodrift.types import Feedback
+
+
+@tree.module("loss", "constraints", "fast_logarithms")
+class Problem:
+    """Minimise E[loss(x, xi)] over x in X subject to E[constraints(x, xi)] <= 0 (Kim and Lee, section 2.3).
+
+    Args:
+        loss: `loss(x, xi)`, a scalar, convex and differentiable in x.
+        constraints: `constraints(x, xi)`, a vector of shape (n,), each entry convex and differentiable in x.
+        geometry: the domain X with its mirror map.
+        fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
+            equal to rounding (`logarithm.rewritten`); False leaves the functions as they are.
+
+    >>> import jax.numpy as jnp
+    >>> from ergodrift import Ball
+    >>> problem = Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5, Ball(2.0))
+    >>> problem.feedback(jnp.zeros(2), jnp.ones(2)).loss_grad
+    Array([-2., -2.], dtype=float64)
+    """
+
+    loss: Callable[[Any, Any], Any]
+    constraints: Callable[[Any, Any], Any]
+    geometry: Geometry
+    fast_logarithms: bool = dataclasses.field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "constraints"):
+            if not callable(getattr(self, name)):
+                raise TypeError(f"{name} must be a function of (x, xi), got {getattr(self, name)!r}")
+        if not isinstance(self.geometry, Geometry):
+            raise TypeError(f"geometry must be a Geometry such as Ball(5.0), got {self.geometry!r}")
+
+    def feedback(self, x: Any, xi: Any) -> Feedback:
+        """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
+        check.fits("xi", xi)
+        return self._feedback(x, xi)
+
+    @compiled()
+    def _feedback(self, x: Any, xi: Any) -> Feedback:
+        xi = tree.cast(xi, tree.dtype(x))  # as in a run, where the point's precision is that of the data too
+        f, g = self.loss, self.constraints
+        if self.fast_logarithms:
+            f, g = rewritten(f), rewritten(g)
+        loss, loss_grad = jax.value_and_grad(f)(x, xi)
+        constraints, constraint_jac = value_and_jacobian(lambda y: g(y, xi), x)
+        return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
+
+    def rows(self, xi: Any) -> int | None:
+        """How many numbers stand for all that a visit to a sample's state changes; None where its feedback must."""
+        return None
+
+    def check(self, x: Any, xi: Any) -> int:
+        """The number of constraints; raises where the functions do not fit the point or each other."""
+        self.geometry.check(x)
+        xi = tree.cast(xi, tree.dtype(x))
+        loss = _shape("loss", self.loss, x, xi)
+        if loss.shape != ():
+            raise ValueError(f"loss must return a scalar, got shape {loss.shape}; take a sum or a mean")
+        constraints = _shape("constraints", self.constraints, x, xi)
+        if len(constraints.shape) != 1 or constraints.shape[0] == 0:
+            raise ValueError(
+                f"constraints must return a vector with one entry per constraint, got shape {constraints.shape}; "
+                "for a single constraint return jnp.array([value])"
+            )
+        return constraints.shape[0]
+
+
+def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> jax.ShapeDtypeStruct:
+    """The shape `function(x, xi)` would have; any failure inside it is reported under its name."""
+    try:
+        out = jax.eval_shape(function, x, xi)
+    except Exception as error:
+        shapes = f"x {jax.tree.map(jnp.shape, x)}, xi {jax.tree.map(jnp.shape, xi)}"
+        raise ValueError(f"{name}(x, xi) fails for shapes {shapes}: {error}") from error
+    if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(f"{name}(x, xi) must return one floating-point array, got {out}")
+    return out
+
+
+def value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
+    """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer and can be had.
+
+    A function with a reverse rule of its own (`jax.custom_vjp`) has no columns, one with a `while_loop` no rows.
+    """
+    count = jax.eval_shape(function, x).shape[0]
+
+    def by_rows() -> tuple[Any, Any]:
+        value, vjp = jax.vjp(lambda y: jnp.asarray(function(y)), x)
+        return value, jax.vmap(lambda row: vjp(row)[0])(jnp.eye(count, dtype=value.dtype))
+
+    def by_columns() -> tuple[Any, Any]:
+        return function(x), jax.jacfwd(function)(x)
+
+    few_rows = count <= sum(leaf.size for leaf in jax.tree.leaves(x))
+    first, second = (by_rows, by_columns) if few_rows else (by_columns, by_rows)
+    try:
+        return first()
+    except (TypeError, ValueError) as error:  # JAX says so while it traces, before anything is computed
+        try:
+            return second()
+        except Exception:
+            raise error from None

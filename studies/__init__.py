@@ -1,0 +1,1 @@
+"""Studies that no user calls: run from a checkout, not part of the package."""
