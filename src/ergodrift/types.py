@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import numpy as np
+
+PyTree: TypeAlias = Any  # arrays in any nest of dicts, tuples, lists and dataclasses: points, samples, states
+Array: TypeAlias = jax.Array | np.ndarray  # on the device or on the host
+Scalar: TypeAlias = Array | float  # one number, possibly traced
+Key: TypeAlias = jax.Array  # of jax.random
 
 
 class Feedback(NamedTuple):
