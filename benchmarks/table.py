@@ -9,17 +9,14 @@ import json
 import re
 from pathlib import Path
 
+from ergodrift._core.markdown import table
+
 OUT, DOCS = Path("bench-results"), Path("docs")
 
 
 def load(name):
     path = OUT / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
-
-
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 
 def one_seed(report):

@@ -49,6 +49,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             _writing.discard(scratch)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that at any moment the old one or the new one is there, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
 def real(path: str | os.PathLike[str]) -> Path:
     """The file itself, whatever links lead to it: two spellings of one file are one file."""
     return Path(os.path.realpath(path))

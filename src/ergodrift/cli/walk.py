@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "walk-out")
 
 
-def goes_on(options: argparse.Namespace) -> bool:
+def resumes(options: argparse.Namespace) -> bool:
     """From its checkpoint."""
     return options.checkpoint is not None
 

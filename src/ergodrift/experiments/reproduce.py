@@ -18,7 +18,7 @@ import scipy
 
 import ergodrift
 from ergodrift import metrics
-from ergodrift._core.files import replacing
+from ergodrift._core.files import write_whole
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.source import MarkovSource
 from ergodrift.engine.run import run
@@ -143,21 +143,21 @@ def grid(config: Config) -> np.ndarray:
 
 
 def reproduce(
-    config: Config, parts: Path | None = None, say: Callable[[str], None] = lambda line: None
+    config: Config, parts: Path | None = None, log: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
     """Run the whole experiment.
 
     Args:
         config: what to run.
         parts: a folder in which each finished algorithm is kept; those of the same configuration are not run again.
-        say: called with a line about each step.
+        log: called with a line about each step.
 
     Returns:
         The content of `results.json` but for the claims; its schema is described in docs/results.md.
     """
     experiment = Experiment.prepare(config)
     reference = experiment.reference
-    say(f"data and chain ready; f# = {reference.value:.6f}, KKT residual {reference.kkt_residual:.1e}")
+    log(f"data and chain ready; f# = {reference.value:.6f}, KKT residual {reference.kkt_residual:.1e}")
     algorithms = {}
     for name in experiment.algorithms():
         kept = None if parts is None else _Part(parts, config, name)
@@ -169,9 +169,9 @@ def reproduce(
                 try:
                     kept.save(found)
                 except OSError as error:  # a full disk: what was found is not lost, and is not found again either
-                    say(f"{name} cannot be kept for another time: {error}")
+                    log(f"{name} cannot be kept for another time: {error}")
         algorithms[name] = found
-        say(f"{name:7} " + ("kept from before" if resumed else f"{found['seconds']:.1f} s"))
+        log(f"{name:7} " + ("kept from before" if resumed else f"{found['seconds']:.1f} s"))
     return {
         "schema": SCHEMA,
         "config": {**dataclasses.asdict(config), "tau_mix": config.tau_mix},
@@ -219,13 +219,6 @@ class _Part:
 
     def save(self, content: dict[str, Any]) -> None:
         write_whole(self.path, json.dumps(content))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that at any moment the old one or the new one is there, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write(text.encode())
 
 
 def _rounded(values: np.ndarray) -> list[Any]:

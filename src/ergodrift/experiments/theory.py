@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import metrics, theory
+from ergodrift._core.markdown import table
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.expectation import expectations
 from ergodrift.data.source import MarkovSource
@@ -27,7 +28,7 @@ SCHEMA = "ergodrift theory v1"
 
 
 def bounds_study(
-    problems: Any, num_samples: int = 1000, seeds: int = 8, say: Callable[[str], None] = lambda line: None,
+    problems: Any, num_samples: int = 1000, seeds: int = 8, log: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda study: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run every algorithm that has a bound on random problems, and count the bounds that are crossed.
@@ -36,14 +37,14 @@ def bounds_study(
         problems: how many, or which seeds of `random_problem`.
         num_samples: T of each run.
         seeds: paths a run.
-        say: called with a line about progress.
+        log: called with a line about progress.
         keep: called with the study so far after every hundred problems.
     """
     names = ("algorithm", "quantity", "statement", "kind")
 
     def study(done: int) -> dict[str, Any]:
-        table = [{**dict(zip(names, key, strict=True)), **row} for key, row in rows.items()]
-        return {"problems": done, "samples": num_samples, "seeds": seeds, "rows": table, "left_out": left_out}
+        found = [{**dict(zip(names, key, strict=True)), **row} for key, row in rows.items()]
+        return {"problems": done, "samples": num_samples, "seeds": seeds, "rows": found, "left_out": left_out}
 
     numbers = range(problems) if isinstance(problems, int) else problems
     rows: dict[tuple[str, str, str, str], dict[str, Any]] = {}
@@ -75,7 +76,7 @@ def bounds_study(
                 reason = f"{algorithm.name}: {what}: {why.split(':')[0]}"
                 left_out[reason] = left_out.get(reason, 0) + 1
         if done % 100 == 0:
-            say(f"{done} problems, {sum(len(row['crossed']) for row in rows.values())} bounds crossed")
+            log(f"{done} problems, {sum(len(row['crossed']) for row in rows.values())} bounds crossed")
             keep(study(done))
     return study(len(numbers))
 
@@ -103,17 +104,12 @@ def _beta(number: int) -> float:
 
 def bounds_table(study: dict[str, Any]) -> str:
     """The bounds study as Markdown."""
-    lines = [
-        "| algorithm | quantity | stated in | holds | problems | crossed | largest share of the bound |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ["algorithm", "quantity", "stated in", "holds", "problems", "crossed", "largest share of the bound"]
+    names, lines = ("algorithm", "quantity", "statement", "kind", "problems"), []
     for row in study["rows"]:
         share = f"{row['share']:.1%}" if row["quantity"].split()[-1] != "lemma" else "attained"
-        lines.append(
-            f"| {row['algorithm']} | {row['quantity']} | {row['statement']} | {row['kind']} | {row['problems']} | "
-            f"{len(row['crossed'])} | {share} |"
-        )
-    return "\n".join(lines)
+        lines.append([*(row[name] for name in names), len(row["crossed"]), share])
+    return table(head, lines)
 
 
 # ---- slopes ----
@@ -181,7 +177,7 @@ LATE = 4  # records at the end of a fit, fitted on their own: whether the slope 
 
 def slopes_study(
     num_samples: int = 4_096_000, seeds: int = 64, stays: Any = STAYS, cases: Any = CASES,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Means over seeds of gap and infeasibility of x̄, and the slopes of their sizes in T and in tau_mix.
 
@@ -207,7 +203,7 @@ def slopes_study(
             losses, over = expectations(problem, source, result.x_mean, axes=2)
             points.append((tau, {"gap": losses - best, "infeasibility": over[..., 0]}))
         curves[case.name] = _slopes(case, points, grid)
-        say(f"{case.name}: done")
+        log(f"{case.name}: done")
     return {"samples": grid.tolist(), "seeds": seeds, "curves": curves}
 
 
@@ -268,11 +264,8 @@ def _slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def slopes_table(study: dict[str, Any]) -> str:
     """The slopes study as Markdown."""
-    lines = [
-        "| | quantity | stated in | slope | sign of the mean | predicted at most | fitted ± standard error | "
-        f"last {LATE} records | within |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = ["", "quantity", "stated in", "slope", "sign of the mean", "predicted at most", "fitted ± standard error"]
+    lines: list[list[str]] = []
     for name, curve in study["curves"].items():
         for quantity in QUANTITIES:
             entry = curve[quantity]
@@ -283,19 +276,16 @@ def slopes_table(study: dict[str, Any]) -> str:
                     for ends in ((fit["slope"], fit["error"]), fit["late"])
                 )
                 sign = {1.0: "+", -1.0: "-", 0.0: ""}[fit["sign"]]
-                lines.append(
-                    f"| {name} | {quantity} | {entry['theorem']} | {what} | {sign} | {fit['predicted']:+.3f} | "
-                    f"{fitted} | {late} | {fit['verdict']} |"
-                )
-    return "\n".join(lines)
+                predicted = f"{fit['predicted']:+.3f}"
+                lines.append([name, quantity, entry["theorem"], what, sign, predicted, fitted, late, fit["verdict"]])
+    return table([*head, f"last {LATE} records", "within"], lines)
 
 
 def limits_table(study: dict[str, Any]) -> str:
     """Infeasibility over what it tends to, where that is known, at every third record up to the last, as Markdown."""
     T = np.array(study["samples"], dtype=float)
     shown = np.arange(len(T) - 1, -1, -3)[::-1]
-    lines = ["| | tau_mix | " + " | ".join(f"T = {T[k]:,.0f}" for k in shown) + " |"]
-    lines.append("|---|---|" + "---|" * len(shown))
+    lines: list[list[str]] = []
     for case in CASES:
         if case.limit is None or case.name not in study["curves"]:
             continue
@@ -304,5 +294,5 @@ def limits_table(study: dict[str, Any]) -> str:
         for tau, mean, error in found:
             limit = case.limit(T, tau)
             cells = [f"{mean[k] / limit[k]:.2f} ± {error[k] / limit[k]:.2f}" for k in shown]
-            lines.append(f"| {case.name} | {tau:.0f} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            lines.append([case.name, f"{tau:.0f}", *cells])
+    return table(["", "tau_mix", *(f"T = {T[k]:,.0f}" for k in shown)], lines)

@@ -21,7 +21,6 @@ STYLES: dict[str, tuple[str, Any]] = {
     "MDPP": ("#009E73", (0, (12, 3, 2, 3, 2, 3))),
     "ADPP": ("#000000", (0, (1, 2))),
 }
-BEYOND: dict[str, tuple[str, Any]] = {"WDPP": ("#882255", (0, (5, 1))), "RDPP": ("#000000", "-")}  # not on the page
 # The paper's colours of (state, label).
 POINT_COLOURS = {
     (0, 1): "purple", (0, -1): "gold", (1, 1): "blue", (1, -1): "orange", (2, 1): "green", (2, -1): "red",
@@ -122,20 +121,3 @@ def _limits(results: dict[str, Any], metric: str, window: Any, leave_out: tuple[
     high = max(0.0, *(np.array(summary["high"])[window].max(initial=0.0) for summary in shown))
     margin = 0.06 * (high - low) or 1.0
     return low - margin, high + margin
-
-
-def draw_sweep(rows: list[dict[str, Any]], path: Path) -> None:
-    """The Lagrangian gap of the returned point after 300 tau samples over tau_mix, one line an algorithm."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name in dict.fromkeys(row["algorithm"] for row in rows):
-        own = [row for row in rows if row["algorithm"] == name]
-        colour, dashes = (STYLES | BEYOND)[name]
-        taus, gaps = [row["tau_mix"] for row in own], [row["gap"][-1] for row in own]
-        errors = [row["standard_error"][-1] for row in own]
-        axes.errorbar(taus, gaps, errors, color=colour, linestyle=dashes, marker="o", markersize=3, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="mixing time", ylabel="mean Lagrangian gap after 300 mixing times")
-    axes.legend(ncols=2)
-    figure.savefig(path)
