@@ -358,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--taus", type=int, nargs="+", metavar="TAU", help="mixing times (default: 1 10 100 1000)")
     parser.add_argument("--lengths", type=int, nargs="+", metavar="L", help="n / tau_mix (default: 50 200 1000)")
     parser.add_argument("--only", choices=KINDS, help="one of the two studies (default: both)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--out", type=Path, default=Path("coverage-out"), help="folder (default: %(default)s)")
     options = parser.parse_args(arguments)
     for name in ("repetitions", "mixing_repetitions", "jobs"):

@@ -84,12 +84,12 @@ class Experiment:
         }
 
     def path_seeds(self) -> list[int]:
-        """One integer a path; neighbouring values of `seed` share none."""
+        """One integer per path; neighbouring values of `seed` share none."""
         return [self.config.seed * 10_000 + number for number in range(self.config.seeds)]
 
     @functools.cached_property
     def paths(self) -> np.ndarray:
-        """The states that every algorithm sees, one row a seed; drawn once."""
+        """The states that every algorithm sees, one row per seed; drawn once."""
         return np.asarray(self.source.paths(self.path_seeds(), self.config.samples))
 
     def run(self, name: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def bounds_study(
     Args:
         problems: how many, or which seeds of `random_problem`.
         num_samples: T of each run.
-        seeds: paths a run.
+        seeds: paths per run.
         log: called with a line about progress.
         keep: called with the study so far after every hundred problems.
     """

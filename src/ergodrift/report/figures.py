@@ -9,7 +9,7 @@ import numpy as np
 
 from ergodrift.report.overlay import overlay
 
-# One colour and one dash pattern an algorithm, the same as on the page. The colours are Okabe and Ito's, which
+# One colour and one dash pattern per algorithm, the same as on the page. The colours are Okabe and Ito's, which
 # colour-blind readers can tell apart.
 STYLES: dict[str, tuple[str, Any]] = {
     "PD": ("#E69F00", (0, (7, 3))),
