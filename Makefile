@@ -2,15 +2,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce test test32 test-slow bench beyond coverage sweeps lock clean
+.PHONY: reproduce lint test test32 test-slow bench beyond coverage sweeps lock clean
 
 reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
 	$(BIN)/ergodrift reproduce
 
-test: $(READY) ## lint, types, tests and doctests
+lint: $(READY) ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+test: lint ## and tests and doctests
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test32: $(READY) ## the tests that do not need 64-bit numbers, without them, as users find JAX

@@ -7,8 +7,8 @@ import importlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ergodrift._core import interrupt
 
@@ -46,7 +46,7 @@ def needs(what: str, extra: str, *modules: str) -> None:
             ) from error
 
 
-def keep_others(file: Path, names: tuple[str, ...], here: dict[str, Any], force: bool) -> None:
+def keep_others(file: Path, names: tuple[str, ...], here: Mapping[str, object], force: bool) -> None:
     """Results of another configuration are not overwritten, unless that is asked for.
 
     Args:

@@ -9,11 +9,11 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ergodrift._core.files import write_whole
 from ergodrift.cli.common import UsageError, add_output, keep_others, make_room, needs, ready
 from ergodrift.experiments.config import DESIGNS, Config, configure
+from ergodrift.experiments.results import Report
 
 HELP = "run section 5 of the paper end to end and write a report"
 DESCRIPTION = "Run section 5 of Kim and Lee end to end: eight algorithms on the same paths, with a report."
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
     write_report(config, options.out, log=lambda line: print(line, flush=True))
 
 
-def write_report(config: Config, out: Path, log: Callable[[str], None] = print) -> dict[str, Any]:
+def write_report(config: Config, out: Path, log: Callable[[str], None] = print) -> Report:
     """Run the experiment and write results.json, the figures and index.html into a folder; returns the results."""
     # Imported here, so that --help and wrong usage answer at once.
     from ergodrift.experiments.claims import claims, table
@@ -77,8 +77,8 @@ def write_report(config: Config, out: Path, log: Callable[[str], None] = print) 
     ready()
     fields = ", ".join(f"{name}={value}" for name, value in vars(config).items())
     log(f"configuration: {fields}")
-    results = reproduce(config, parts=out / ".finished", log=log)
-    results = {**results, "claims": claims(results), "table": table(results)}
+    found = reproduce(config, parts=out / ".finished", log=log)
+    results: Report = {**found, "claims": claims(found), "table": table(found)}
     for line in summary(results):  # before anything is written: a full disk does not take it away
         log(line)
     write_whole(out / "results.json", json.dumps(results))
@@ -91,7 +91,7 @@ def write_report(config: Config, out: Path, log: Callable[[str], None] = print) 
     return results
 
 
-def summary(results: dict[str, Any]) -> list[str]:
+def summary(results: Report) -> list[str]:
     """A compact table of how each algorithm ended, and of the claims."""
     lines = [
         "",

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     if options.only != "slopes":
         slopes = list(tables)
 
-        def keep(study: dict[str, Any]) -> None:
+        def keep(study: studies.BoundsStudy) -> None:
             content["bounds"], tables[:] = study, [*slopes, studies.bounds_table(study)]
             write()
 

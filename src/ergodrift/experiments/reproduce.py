@@ -21,8 +21,10 @@ from ergodrift import metrics
 from ergodrift._core.files import write_whole
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.source import MarkovSource
+from ergodrift.engine.result import Result
 from ergodrift.engine.run import run
 from ergodrift.experiments.config import Config
+from ergodrift.experiments.results import AlgorithmResults, Results
 from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.problem import Problem
 from ergodrift.problems import FairnessBounds, SyntheticData, fairness, synthetic
@@ -92,7 +94,7 @@ class Experiment:
         """The states that every algorithm sees, one row per seed; drawn once."""
         return np.asarray(self.source.paths(self.path_seeds(), self.config.samples))
 
-    def run(self, name: str) -> dict[str, Any]:
+    def run(self, name: str) -> AlgorithmResults:
         """One algorithm over all seeds: its curves, final values and spreads, ready for JSON."""
         config = self.config
         algorithm, parameters = self.algorithms()[name]
@@ -119,7 +121,7 @@ class Experiment:
             "summary": {metric: _summary(values) for metric, values in curves.items()},
         }
 
-    def curves(self, result: Any) -> dict[str, np.ndarray]:
+    def curves(self, result: Result) -> dict[str, np.ndarray]:
         """All metrics, each (seeds, records)."""
         found: dict[str, np.ndarray] = {}
         for point, suffix in [("x_mean", ""), ("x", "_last")]:
@@ -142,9 +144,7 @@ def grid(config: Config) -> np.ndarray:
     return np.unique(np.concatenate([evenly, logarithmically]).round().astype(int))
 
 
-def reproduce(
-    config: Config, parts: Path | None = None, log: Callable[[str], None] = lambda line: None
-) -> dict[str, Any]:
+def reproduce(config: Config, parts: Path | None = None, log: Callable[[str], None] = lambda line: None) -> Results:
     """Run the whole experiment.
 
     Args:
@@ -158,7 +158,7 @@ def reproduce(
     experiment = Experiment.prepare(config)
     reference = experiment.reference
     log(f"data and chain ready; f# = {reference.value:.6f}, KKT residual {reference.kkt_residual:.1e}")
-    algorithms = {}
+    algorithms: dict[str, AlgorithmResults] = {}
     for name in experiment.algorithms():
         kept = None if parts is None else _Part(parts, config, name)
         found = None if kept is None else kept.load()
@@ -211,13 +211,13 @@ class _Part:
         identity = json.dumps([SCHEMA, dataclasses.asdict(config), versions(), name])
         self.path = folder / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 
-    def load(self) -> dict[str, Any] | None:
+    def load(self) -> AlgorithmResults | None:
         try:
             return json.loads(self.path.read_text())
         except (OSError, ValueError):
             return None  # not there, or cut short by a crash: it is run again
 
-    def save(self, content: dict[str, Any]) -> None:
+    def save(self, content: AlgorithmResults) -> None:
         write_whole(self.path, json.dumps(content))
 
 

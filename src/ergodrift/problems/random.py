@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,7 +14,7 @@ from ergodrift.data.chain import MarkovChain
 from ergodrift.data.source import MarkovSource
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Simplex
 from ergodrift.problem import Problem
-from ergodrift.types import Sizes
+from ergodrift.types import Array, Sizes
 
 DIMENSION, STATES, PAIRS = 3, 3, 2
 GEOMETRIES: tuple[Geometry, ...] = (Ball(1.5), Box(-1.0, 0.8), Simplex(), EntropySimplex(floor=0.05), L1Ball(1.2))
@@ -40,12 +42,12 @@ class RandomProblem(NamedTuple):
     bounds: Sizes
 
 
-def quadratic_loss(x: Any, xi: Any) -> Any:
+def quadratic_loss(x: Array, xi: Mapping[str, Array]) -> jax.Array:
     """||A x - b||^2 / 2 + c.x."""
     return jnp.sum((xi["A"] @ x - xi["b"]) ** 2) / 2 + xi["c"] @ x
 
 
-def mixed_limits(x: Any, xi: Any) -> Any:
+def mixed_limits(x: Array, xi: Mapping[str, Array]) -> jax.Array:
     """The linear a.x - e and the quadratic s ||x - o||^2 - rho."""
     squares = xi["s"] * jnp.sum((x[None] - xi["o"]) ** 2, axis=1)
     return jnp.concatenate([xi["a"] @ x - xi["e"], squares - xi["rho"]])

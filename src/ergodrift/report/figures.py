@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ergodrift.experiments.results import Results
+from ergodrift.problems import SyntheticData
 from ergodrift.report.overlay import overlay
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # One colour and one dash pattern per algorithm, the same as on the page. The colours are Okabe and Ito's, which
 # colour-blind readers can tell apart.
@@ -27,7 +32,7 @@ POINT_COLOURS = {
 }  # fmt: skip
 
 
-def draw(results: dict[str, Any], rows: Any, folder: Path) -> list[Path]:
+def draw(results: Results, rows: SyntheticData, folder: Path) -> list[Path]:
     """Write all figures into a folder; returns their paths.
 
     Args:
@@ -74,7 +79,7 @@ def draw(results: dict[str, Any], rows: Any, folder: Path) -> list[Path]:
     return written
 
 
-def _points(axes: Any, rows: Any) -> None:
+def _points(axes: Axes, rows: SyntheticData) -> None:
     for (state, label), colour in POINT_COLOURS.items():
         chosen = (rows.state == state) & (rows.y == label)
         marker = "o" if label > 0 else "x"
@@ -86,8 +91,8 @@ def _points(axes: Any, rows: Any) -> None:
 
 
 def _curves(
-    axes: Any, results: dict[str, Any], metric: str, title: str, *, log: bool = False, zoom: Any = None,
-    leave_out: tuple[str, ...] = (),
+    axes: Axes, results: Results, metric: str, title: str, *, log: bool = False,
+    zoom: tuple[int, int] | None = None,    leave_out: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """Mean and 10-90 % band of every algorithm, with a line at zero where values have signs."""
     samples = np.array(results["samples"])
@@ -114,7 +119,7 @@ def _curves(
     axes.legend(fontsize=7, ncols=2, framealpha=0.85, handlelength=3.4)
 
 
-def _limits(results: dict[str, Any], metric: str, window: Any, leave_out: tuple[str, ...]) -> tuple[float, float]:
+def _limits(results: Results, metric: str, window: np.ndarray, leave_out: tuple[str, ...]) -> tuple[float, float]:
     """Vertical limits that hold all bands but those of the first hundredth, which would dwarf the rest."""
     shown = [found["summary"][metric] for name, found in results["algorithms"].items() if name not in leave_out]
     low = min(0.0, *(np.array(summary["low"])[window].min(initial=0.0) for summary in shown))
