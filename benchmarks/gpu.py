@@ -1,4 +1,4 @@
-"""Seeds on a GPU: seed-rounds per second of EDPP-t on the paper's problem, with the kernel and without, and correctness.
+"""Seeds on a GPU: seed-rounds per second of EDPP-t on the paper's problem, with and without the kernel; correctness.
 
 The floor: a round looks at 2,000 rows, each of which needs an exponential and a reciprocal from the special-function
 units (16 per clock and multiprocessor). Prints a table and writes bench-results/gpu.json.

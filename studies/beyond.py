@@ -315,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         needs("beyond draws its figure with", "plots", "matplotlib.figure")
-        keep_others(options.out / "beyond.json", (), {"quick": options.quick}, options.force)
+        keep_others(options.out / "beyond.json", (), {"quick": options.quick}, options.force, ("beyond.md",))
         make_room(options.out)
     except UsageError as error:
         parser.error(str(error))

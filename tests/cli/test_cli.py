@@ -126,6 +126,17 @@ def test_a_file_that_says_nothing_of_its_configuration_is_not_overwritten(tmp_pa
     assert file.read_text() == content
 
 
+def test_a_page_of_somebody_else_is_not_overwritten(written, capsys):
+    folder, begun = written
+    (folder / "out" / "results.json").unlink()
+    (folder / "out" / "index.html").write_text("mine")
+    assert reproduce(folder) == 2
+    assert "index.html is there without results.json, so it is not of this command" in capsys.readouterr().err
+    assert begun == []
+    assert reproduce(folder, "--force") == 0
+    assert len(begun) == 1
+
+
 def test_theory_keeps_what_others_left(tmp_path, capsys):
     settings = {"problems": 1000, "samples": 4_096_000, "seeds": 64, "only": None}
     (tmp_path / "theory.json").write_text(json.dumps({"settings": settings}))

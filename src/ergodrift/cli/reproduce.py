@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     needs("reproduce draws its figures with", "plots", "matplotlib.figure")
-    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force)
+    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force, ("index.html",))
     make_room(options.out)
     import jax
 

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
     if options.only != "bounds":
         needs("theory draws its slopes with", "plots", "matplotlib.figure")
     settings = {name: getattr(options, name) for name in ("problems", "samples", "seeds", "only")}
-    keep_others(options.out / "theory.json", ("settings",), settings, options.force)
+    keep_others(options.out / "theory.json", ("settings",), settings, options.force, ("tables.md",))
     make_room(options.out)
     import jax
 

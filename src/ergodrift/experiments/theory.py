@@ -29,7 +29,7 @@ SCHEMA = "ergodrift theory v1"
 
 
 class BoundRow(TypedDict):
-    """A bound of an algorithm: on how many problems it was held against runs, which crossed it, how near others came."""
+    """A bound of an algorithm: on how many problems it was held against runs, which crossed it, how near they came."""
 
     algorithm: str
     quantity: str
