@@ -10,7 +10,7 @@ import pytest
 
 import browsing
 from ergodrift.experiments.config import Config
-from ergodrift.experiments.results import AlgorithmResults, Report
+from ergodrift.experiments.results import AlgorithmResults, JudgedResults
 from ergodrift.report.page import page
 from ergodrift.theory import theorem3
 
@@ -25,7 +25,7 @@ ATTACK = "</script><script>document.title = 'broken'</script> {{claims}} & <b>bo
 FIGURE = '<?xml version="1.0"?>\n<!DOCTYPE svg>\n<svg viewBox="0 0 9 9"><circle cx="4" cy="4" r="3"/></svg>'
 
 
-def made_up(seeds=SEEDS, samples=SAMPLES) -> Report:
+def made_up(seeds=SEEDS, samples=SAMPLES) -> JudgedResults:
     """Results of the right shape: Lagrangian gaps are positive, the least is EDPP-t's; all else has both signs."""
     rng = np.random.default_rng(0)
     algorithms: dict[str, AlgorithmResults] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from ergodrift._core.files import write_whole
 from ergodrift.cli.common import UsageError, add_output, keep_others, make_room, needs, ready
 from ergodrift.experiments.config import DESIGNS, Config, configure
-from ergodrift.experiments.results import Report
+from ergodrift.experiments.results import JudgedResults
 
 HELP = "run section 5 of the paper end to end and write a report"
 DESCRIPTION = "Run section 5 of Kim and Lee end to end: eight algorithms on the same paths, with a report."
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
     write_report(config, options.out, log=lambda line: print(line, flush=True))
 
 
-def write_report(config: Config, out: Path, log: Callable[[str], None] = print) -> Report:
+def write_report(config: Config, out: Path, log: Callable[[str], None] = print) -> JudgedResults:
     """Run the experiment and write results.json, the figures and index.html into a folder; returns the results."""
     # Imported here, so that --help and wrong usage answer at once.
     from ergodrift.experiments.claims import claims, table
@@ -78,7 +78,7 @@ def write_report(config: Config, out: Path, log: Callable[[str], None] = print) 
     fields = ", ".join(f"{name}={value}" for name, value in vars(config).items())
     log(f"configuration: {fields}")
     found = reproduce(config, parts=out / ".finished", log=log)
-    results: Report = {**found, "claims": claims(found), "table": table(found)}
+    results: JudgedResults = {**found, "claims": claims(found), "table": table(found)}
     for line in summary(results):  # before anything is written: a full disk does not take it away
         log(line)
     write_whole(out / "results.json", json.dumps(results))
@@ -91,7 +91,7 @@ def write_report(config: Config, out: Path, log: Callable[[str], None] = print) 
     return results
 
 
-def summary(results: Report) -> list[str]:
+def summary(results: JudgedResults) -> list[str]:
     """A compact table of how each algorithm ended, and of the claims."""
     lines = [
         "",

@@ -50,7 +50,7 @@ class TableRow(TypedDict):
     std: float
 
 
-class Report(Results):
+class JudgedResults(Results):
     """The whole file: the results, judged."""
 
     claims: list[Claim]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from ergodrift.experiments.results import AlgorithmResults, Claim, Report, TableRow
+from ergodrift.experiments.results import AlgorithmResults, Claim, JudgedResults, TableRow
 from ergodrift.report.markup import MINUS, embedded, fill
 from ergodrift.report.markup import number as _number
 from ergodrift.report.markup import plural as _plural
@@ -25,7 +25,7 @@ FINALS = {
 SWATCH = '<svg class="swatch" viewBox="0 0 26 8" aria-hidden="true"><path d="M0 4H26"/></svg>'
 
 
-def page(results: Report, figures: dict[str, str]) -> str:
+def page(results: JudgedResults, figures: dict[str, str]) -> str:
     """The whole page, with the summaries of the curves in it but not the curves of the single seeds.
 
     Args:
@@ -49,7 +49,7 @@ def page(results: Report, figures: dict[str, str]) -> str:
     return fill("page.html", parts, results)
 
 
-def _summary(results: Report) -> str:
+def _summary(results: JudgedResults) -> str:
     config, algorithms, claims = results["config"], results["algorithms"], results["claims"]
     finals = {name: _final(found, "lagrangian_gap") for name, found in algorithms.items()}
     best = min(finals, key=lambda name: finals[name][0] if math.isfinite(finals[name][0]) else math.inf)
@@ -101,7 +101,7 @@ def _figure(caption: str, svg: str) -> str:
     return f'<figure><div role="img" aria-label="{text}">{drawing}</div><figcaption>{text}</figcaption></figure>'
 
 
-def _embedded(results: Report) -> str:
+def _embedded(results: JudgedResults) -> str:
     """The numbers of the curves as JSON, which has no NaN: those become null, a break in the curve."""
 
     def finite(values: Sequence[float]) -> list[float | None]:
