@@ -13,7 +13,7 @@ import scipy
 
 from ergodrift import cli
 from ergodrift.experiments.graphs import GRAPHS, network
-from ergodrift.experiments.network import ALGORITHMS, Demo, local_rounds_study, own_rows
+from ergodrift.experiments.network import ALGORITHMS, DemoConfig, local_rounds_study, own_rows
 
 pytestmark = pytest.mark.x64("the command sets the precision itself: once is enough")
 
@@ -111,7 +111,7 @@ def test_the_command_walks_judges_and_draws(written):
     assert done.returncode == 0, done.stderr
     found = json.loads((out / "results.json").read_text())
     assert found["config"] == {
-        **vars(Demo(agents=3, samples=60, tokens=2, points=20)),
+        **vars(DemoConfig(agents=3, samples=60, tokens=2, points=20)),
         "mixing_time": found["config"]["mixing_time"],
     }
     assert sum(agent["visits"] for agent in found["walk"]["agents"]) == 2 * 60
@@ -149,7 +149,7 @@ def test_clipping_alone_leaves_valid_json(cluster, tmp_path):
 
 
 def test_local_rounds_are_studied_as_the_page_says():
-    """The table has a row an algorithm and k; fewer visits for the same samples do not help."""
+    """The table has a row for each algorithm and k; fewer visits for the same samples do not help."""
     table = local_rounds_study(["edpp"], rounds=(1, 4), visits=30, tokens=8)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     assert [row[:2] for row in rows] == [["EDPP", "1"], ["EDPP", "4"]]

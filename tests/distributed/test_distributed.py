@@ -24,12 +24,12 @@ from ergodrift._core import files
 from ergodrift._core.progress import Progress
 from ergodrift.data.sampler import random_block
 from ergodrift.distributed import network as networks
-from ergodrift.distributed import roll as rolls
+from ergodrift.distributed import roster as rosters
 from ergodrift.distributed import wire
-from ergodrift.distributed.desk import Desk, _described, feedback
+from ergodrift.distributed.actor import AgentActor, _lowered, feedback_answer
 from ergodrift.distributed.privacy import Secret
 from ergodrift.distributed.tokens import route
-from ergodrift.distributed.wire import Program
+from ergodrift.distributed.wire import WalkSpec
 from ergodrift.engine.loop import Setup
 from ergodrift.methods.average import Average
 from ergodrift.types import Feedback
@@ -52,7 +52,7 @@ AT_ZERO = ed.Reference(ZERO, 0.0, np.zeros(2), np.zeros(2), 0.0)  # what regret 
 def test_a_walk_is_the_run_on_the_pooled_data(network, name):
     """Tokens are seeds: without any path passed in, both draw the same one, bit by bit."""
     algorithm = ALGORITHMS[name]
-    walk = dd.walk(PROBLEM, GRAPH, network, algorithm, x0=ZERO, num_samples=SAMPLES, tokens=[3, 8], record=[0, 1, 97])
+    walk = dd.walk(algorithm, PROBLEM, GRAPH, network, x0=ZERO, num_samples=SAMPLES, tokens=[3, 8], record=[0, 1, 97])
     run = ed.run(algorithm, PROBLEM, SOURCE, x0=ZERO, num_samples=SAMPLES, seeds=[3, 8], record=[0, 1, 97])
     close(walk.result, run, 1e-12)
     assert np.array_equal(walk.result.seeds, [3, 8])
@@ -68,7 +68,7 @@ def test_local_rounds_are_the_run_on_the_path_with_states_repeated(network, name
     algorithm, hops = ALGORITHMS[name], SAMPLES // 4
     path = np.random.default_rng(1).integers(0, AGENTS, (2, hops))
     options = {"x0": ZERO, "num_samples": SAMPLES, "record": [4, 80, 160]}
-    walk = dd.walk(PROBLEM, GRAPH, network, algorithm, tokens=2, local_rounds=4, paths=path, combine=None, **options)
+    walk = dd.walk(algorithm, PROBLEM, GRAPH, network, tokens=2, local_rounds=4, paths=path, combine=None, **options)
     run = ed.run(algorithm, PROBLEM, SOURCE, seeds=2, paths=path.repeat(4, axis=1), **options)
     close(walk.result, run, 1e-12)
     assert np.array_equal(walk.solution, walk.result.solution)
@@ -80,7 +80,7 @@ def test_float32(network, local_rounds):
     x0 = ZERO.astype(np.float32)
     path = SOURCE.paths(1, 400 // local_rounds)
     options = {"x0": x0, "num_samples": 400, "record": [200, 400]}
-    walk = dd.walk(PROBLEM, GRAPH, network, ed.adpp(), local_rounds=local_rounds, **options)
+    walk = dd.walk(ed.adpp(), PROBLEM, GRAPH, network, local_rounds=local_rounds, **options)
     run = ed.run(ed.adpp(), PROBLEM, SOURCE, paths=np.repeat(path, local_rounds, axis=1), **options)
     assert {leaf.dtype for name, leaf in numbers(walk.result).items() if name not in ("rounds", "samples_used")} == {
         np.dtype(np.float32)
@@ -99,13 +99,13 @@ def test_a_point_of_several_parts_and_averages(cluster):
     with dd.Network([dd.Agent(xi) for xi in own]) as network:
         for average in ("suffix", ("polynomial", 2)):
             options = {"x0": x0, "num_samples": 300, "record": [300], "average": average}
-            walk = dd.walk(problem, graph, network, ed.adpp(), **options)
+            walk = dd.walk(ed.adpp(), problem, graph, network, **options)
             run = ed.run(ed.adpp(), problem, ed.MarkovSource(ed.MarkovChain.from_graph(graph), data), **options)
             close(walk.result, run, 1e-12)
 
 
 def test_metrics_and_summary(network):
-    walk = dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), x0=ZERO, num_samples=40, tokens=2, record=4)
+    walk = dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, x0=ZERO, num_samples=40, tokens=2, record=4)
     run = ed.run(ed.edpp(4.0), PROBLEM, SOURCE, x0=ZERO, num_samples=40, seeds=2, record=4)
     violations = [ed.metrics.violation(one) for one in (walk.result, run)]
     np.testing.assert_allclose(*violations, rtol=1e-12, atol=1e-12)
@@ -117,7 +117,7 @@ def test_metrics_and_summary(network):
     question, answer = 8 * DIM, 8 * (1 + DIM + 2 + 2 * DIM)
     assert walk.bytes.sum() == walk.visits.sum() * (question + answer)
     lines = str(walk).splitlines()
-    assert "2 tokens, 40 hops each, 1 round a visit" in lines[0]
+    assert "2 tokens, 40 hops each, 1 round per visit" in lines[0]
     assert [line.split()[:3] for line in lines[2:5]] == [["agent", str(i), str(walk.visits[i])] for i in range(AGENTS)]
     assert int(lines[-1].split()[1]) == 80
 
@@ -125,9 +125,9 @@ def test_metrics_and_summary(network):
 def test_the_bar_shows_hops_visits_and_bytes(network, monkeypatch):
     notes = []
     monkeypatch.setattr(Progress, "update", lambda bar, done, note="": notes.append((done, note)))
-    dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), x0=ZERO, num_samples=130, record=1)
+    dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, x0=ZERO, num_samples=130, record=1)
     assert {0, 64, 128} <= {done for done, _ in notes}
-    assert re.fullmatch(r"; [\d,]+ hops/s, \d+ to \d+ visits an agent, 0\.0 MB", notes[-1][1])
+    assert re.fullmatch(r"; [\d,]+ hops/s, \d+ to \d+ visits per agent, 0\.0 MB", notes[-1][1])
 
 
 def test_bytes_do_not_grow_with_the_data(cluster):
@@ -138,7 +138,7 @@ def test_bytes_do_not_grow_with_the_data(cluster):
         network = dd.Network([dd.Agent(np.full((size, 1), float(i))) for i in range(2)])
         for local_rounds in (1, 5):
             walk = dd.walk(
-                problem, np.ones((2, 2)) - np.eye(2), network, ed.edpp(2.0), x0=np.zeros(1), num_samples=20,
+                ed.edpp(2.0), problem, np.ones((2, 2)) - np.eye(2), network, x0=np.zeros(1), num_samples=20,
                 local_rounds=local_rounds,
             )  # fmt: skip
             sent.append(walk.bytes.tolist())
@@ -164,7 +164,7 @@ def test_agents_load_files_and_functions_where_they_run(cluster, tmp_path):
     problem = ed.Problem(mean_square, lambda x, xi: x[:1] - 0.5, ed.Ball(1.0))
     with dd.Network([dd.Agent(data) for data in kinds]) as network:
         graph = np.ones((6, 6)) - np.eye(6)
-        walk = dd.walk(problem, graph, network, ed.edpp(2.0), x0=np.zeros(1), num_samples=6, paths=np.arange(6))
+        walk = dd.walk(ed.edpp(2.0), problem, graph, network, x0=np.zeros(1), num_samples=6, paths=np.arange(6))
     run = ed.run(ed.edpp(2.0), problem, ed.IIDSource(column[None]), x0=np.zeros(1), num_samples=6)
     close(walk.result, run, 1e-12)
 
@@ -191,12 +191,12 @@ def test_words_are_the_numbers_bit_by_bit():
         "half": jnp.array([0.1, -2.0], jnp.bfloat16),
         "whole": jnp.array(-5, jnp.int32),
         "flag": jnp.array([True, False]),
-        "key": jax.random.key(7, impl=wire.KEYS),
+        "key": jax.random.key(7, impl=wire.KEY_TYPE),
     }
     for parts, kind, count in [(tree, np.uint64, 4 + 2 + 2 + 1 + 2 + 2), (dict(list(tree.items())[1:]), np.uint32, 9)]:
         words = jax.jit(wire.pack)(parts)
-        assert words.dtype == wire.row(parts).dtype == kind
-        assert words.shape == wire.row(parts).shape == (count,)
+        assert words.dtype == wire.packed_shape(parts).dtype == kind
+        assert words.shape == wire.packed_shape(parts).shape == (count,)
         back = jax.jit(lambda words, parts=parts: wire.unpack(words, jax.eval_shape(lambda: parts)))(words)
         for name, leaf in parts.items():
             data = jax.random.key_data if name == "key" else np.asarray
@@ -208,8 +208,8 @@ def test_answers_are_in_the_precision_of_the_walk():
     """The bits of a narrower number would be read as another one, next to 0."""
     narrow = Feedback(jnp.float32(0.5), jnp.full(DIM, 0.25, jnp.float32), jnp.ones(1), jnp.full((1, DIM), 3))
     problem = types.SimpleNamespace(feedback=lambda x, xi: narrow)
-    program = types.SimpleNamespace(setup=types.SimpleNamespace(problem=problem), x0=ZERO, num_constraints=1)
-    words = feedback(None, cast(Any, program), None, wire.pack(jnp.asarray(ZERO)))
+    spec = types.SimpleNamespace(setup=types.SimpleNamespace(problem=problem), x0=ZERO, num_constraints=1)
+    words = feedback_answer(None, cast(Any, spec), None, wire.pack(jnp.asarray(ZERO)))
     assert np.asarray(words).view(float).tolist() == [0.5, *[0.25] * DIM, 1.0, *[3.0] * DIM]
 
 
@@ -250,23 +250,23 @@ class Clockwork:
     exceptions = types.SimpleNamespace(RayError=RayError, GetTimeoutError=GetTimeoutError, RayTaskError=RayTaskError)
 
     def __init__(self, agents, back, loads):
-        self.now, self.back, self.loads, self.opened = 0.0, back, loads, False
+        self.now, self.back, self.loads, self.prepared = 0.0, back, loads, False
         self.ray, self.agents, self.names = self, [None] * agents, [f"agent {i}" for i in range(agents)]
         self.missing: Any = None  # what it answers, if not what it should
         self.ask = [*[lambda sent: Reply(math.inf, b"")] * (agents - 1), self.answer]
-        methods = {"open": self.open, "here": lambda: Reply(self.now, 7)}
-        desk = types.SimpleNamespace(**{k: types.SimpleNamespace(remote=method) for k, method in methods.items()})
-        self.desks = [None] * (agents - 1) + [desk]
+        methods = {"prepare": self.prepare, "process_id": lambda: Reply(self.now, 7)}
+        actor = types.SimpleNamespace(**{k: types.SimpleNamespace(remote=method) for k, method in methods.items()})
+        self.actors = [None] * (agents - 1) + [actor]
 
     def answer(self, sent):
         if self.missing is not None:
             return Reply(self.now + 0.01, self.missing)
         if self.now < self.back:
             return Reply(self.now, RayError("its process died"))
-        return Reply(self.now, bytes(8) if self.opened else b"")
+        return Reply(self.now, bytes(8) if self.prepared else b"")
 
-    def open(self, walk, program):
-        self.opened = True
+    def prepare(self, walk, spec):
+        self.prepared = True
         return Reply(self.now + self.loads, 1)
 
     def get(self, ref, timeout=math.inf):
@@ -284,13 +284,13 @@ class Clockwork:
     def put(self, value):
         return value
 
-    def revive(self, agent, error):
+    def restart(self, agent, error):
         pass
 
-    def look_until_all_are_back(self, roll):
-        while roll.probes:
+    def look_until_all_are_back(self, roster):
+        while roster.probes:
             self.now += 0.5
-            roll.look()
+            roster.poll()
 
     def monotonic(self):
         return self.now
@@ -308,27 +308,27 @@ class Reply:
 @pytest.mark.parametrize("silent", [0, 1, 40, 100])
 def test_who_is_restarted_waits_for_nobody_who_is_silent(monkeypatch, silent):
     clock = Clockwork(silent + 1, back=3.0, loads=25.0)
-    monkeypatch.setattr(rolls, "time", clock)
-    roll = rolls.Roll(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
-    found = roll.ask(dict.fromkeys(range(silent + 1), bytes(8)))()
+    monkeypatch.setattr(rosters, "time", clock)
+    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+    found = roster.ask(dict.fromkeys(range(silent + 1), bytes(8)))()
     assert list(found) == [silent]
-    assert roll.present.tolist() == [False] * silent + [True]
-    assert sum(roll.restarts) == 1
+    assert roster.present.tolist() == [False] * silent + [True]
+    assert sum(roster.restarts) == 1
     assert clock.now == pytest.approx(60.0 if silent else 28.0, abs=0.1)
-    assert not roll.openings
+    assert not roster.preparing
 
 
 def test_what_takes_longer_to_load_than_patience_lasts_is_away(monkeypatch):
     clock = Clockwork(1, back=3.0, loads=90.0)
-    monkeypatch.setattr(rolls, "time", clock)
-    roll = rolls.Roll(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
-    assert roll.ask({0: bytes(8)})() == {}
+    monkeypatch.setattr(rosters, "time", clock)
+    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+    assert roster.ask({0: bytes(8)})() == {}
     assert clock.now == pytest.approx(60.0)
-    assert list(roll.probes) == [0]
+    assert list(roster.probes) == [0]
     clock.now = 94.0
-    roll.look()
-    assert roll.everybody
-    assert roll.late == 0  # it has said that it is there, and answered nothing
+    roster.poll()
+    assert roster.all_present
+    assert roster.late == 0  # it has said that it is there, and answered nothing
 
 
 @pytest.mark.parametrize("instead", [b"", RayError("its process died")])
@@ -336,37 +336,37 @@ def test_who_is_there_but_never_answers_is_set_aside(monkeypatch, instead):
     """As one that is killed for want of memory whenever it is asked."""
     clock = Clockwork(1, back=0.0, loads=1.0)
     clock.missing = instead
-    monkeypatch.setattr(rolls, "time", clock)
-    roll = rolls.Roll(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
-    for time in range(rolls.CHANCES):
-        assert not roll.reasons
-        assert roll.ask({0: bytes(8)})() == {}
+    monkeypatch.setattr(rosters, "time", clock)
+    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+    for time in range(rosters.MAX_MISSES):
+        assert not roster.reasons
+        assert roster.ask({0: bytes(8)})() == {}
         assert clock.now == pytest.approx(60.0 * (time + 1), abs=5.0)
-        clock.look_until_all_are_back(roll)
-    assert roll.reasons == {0: "no answer within 60 seconds, 3 times in a row"}
-    assert not roll.probes
+        clock.look_until_all_are_back(roster)
+    assert roster.reasons == {0: "no answer within 60 seconds, 3 times in a row"}
+    assert not roster.probes
 
 
 def test_one_good_answer_and_the_count_begins_anew(monkeypatch):
     clock = Clockwork(1, back=0.0, loads=1.0)
-    monkeypatch.setattr(rolls, "time", clock)
-    roll = rolls.Roll(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
-    for _ in range(2 * rolls.CHANCES):
+    monkeypatch.setattr(rosters, "time", clock)
+    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+    for _ in range(2 * rosters.MAX_MISSES):
         clock.missing = RayError("its process died")
-        assert roll.ask({0: bytes(8)})() == {}
-        clock.look_until_all_are_back(roll)
+        assert roster.ask({0: bytes(8)})() == {}
+        clock.look_until_all_are_back(roster)
         clock.missing = None
-        assert roll.ask({0: bytes(8)})() == {0: bytes(8)}
-    assert roll.everybody
+        assert roster.ask({0: bytes(8)})() == {0: bytes(8)}
+    assert roster.all_present
 
 
 def test_an_answer_that_is_an_array_is_a_wrong_one(monkeypatch):
     clock = Clockwork(1, back=0.0, loads=1.0)
     clock.missing = np.ones(2)
-    monkeypatch.setattr(rolls, "time", clock)
-    roll = rolls.Roll(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
-    assert roll.ask({0: bytes(8)})() == {}
-    assert roll.reasons == {0: "it answered with ndarray, not with bytes"}
+    monkeypatch.setattr(rosters, "time", clock)
+    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+    assert roster.ask({0: bytes(8)})() == {}
+    assert roster.reasons == {0: "it answered with ndarray, not with bytes"}
 
 
 # Privacy.
@@ -469,21 +469,23 @@ def test_a_secret_is_whole_and_the_same_for_all_who_make_it_at_once(tmp_path, mo
     assert not (tmp_path / "other").exists()
 
 
-def opened_desk(loss, file, *, number=0, name=None, data=1.0, local_rounds=1, batch=1, **privacy):
-    """A desk whose answers are nothing but noise, and the secret from which it draws that."""
-    cloudpickle = pytest.importorskip("ray.cloudpickle")  # `parcel` without its search for modules
+def prepared_actor(loss, file, *, number=0, name=None, data=1.0, local_rounds=1, batch=1, **privacy):
+    """An actor whose answers are nothing but noise, and the secret from which it draws that."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle")  # `serialize` without its search for modules
     given = dd.Privacy(**{"clip": 1.0, "noise": 1.0, **privacy}, secret=file)
-    flag = "jax_cpu_enable_async_dispatch"  # a desk sets it for its process, and this one is not its own
+    flag = "jax_cpu_enable_async_dispatch"  # an actor sets it for its process, and this one is not its own
     before = jax.config.read(flag)
-    desk = Desk(cloudpickle.dumps(dd.Agent(np.float64(data), name=name, privacy=given)), number)
+    actor = AgentActor(cloudpickle.dumps(dd.Agent(np.float64(data), name=name, privacy=given)), number)
     jax.config.update(flag, before)
     problem = ed.Problem(loss, lambda x, xi: jnp.stack([0 * jnp.sum(x)]), ed.Ball(5.0))
     setup: Any = Setup(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
     setup = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)  # as `walk` sends it
-    desk.open(bytes(wire.NAME), cloudpickle.dumps(wire.on_host(Program(setup, ZERO, 1, local_rounds, batch, True))))
-    secret = desk.walks[bytes(wire.NAME)].secret
+    actor.prepare(
+        bytes(wire.ID_BYTES), cloudpickle.dumps(wire.on_host(WalkSpec(setup, ZERO, 1, local_rounds, batch, True)))
+    )
+    secret = actor.walks[bytes(wire.ID_BYTES)].secret
     assert secret is not None
-    return desk, secret.bytes
+    return actor, secret.bytes
 
 
 def test_noise_is_shared_by_nothing_but_the_same_question(tmp_path):
@@ -499,12 +501,15 @@ def test_noise_is_shared_by_nothing_but_the_same_question(tmp_path):
     def with_table(table):
         return lambda x, xi: 0 * jnp.sum(x) * xi * jnp.max(table)
 
-    (desk, secret), (again, same_secret) = opened_desk(flat, file), opened_desk(lambda y, z: 0 * jnp.sum(y) * z, file)
+    (actor, secret), (again, same_secret) = (
+        prepared_actor(flat, file),
+        prepared_actor(lambda y, z: 0 * jnp.sum(y) * z, file),
+    )
     assert secret == same_secret  # the same function, pickled otherwise
-    question = bytes(wire.NAME + ZERO.nbytes)
-    noise = np.frombuffer(desk.answer(question), float)
+    question = bytes(wire.ID_BYTES + ZERO.nbytes)
+    noise = np.frombuffer(actor.answer(question), float)
     assert np.array_equal(noise, np.frombuffer(again.answer(question), float))
-    for changed in (opened_desk(other, file)[0], opened_desk(flat, file, number=1)[0]):
+    for changed in (prepared_actor(other, file)[0], prepared_actor(flat, file, number=1)[0]):
         assert np.abs(noise - np.frombuffer(changed.answer(question), float)).min() > 1e-6  # not one entry in common
 
     variants = [
@@ -512,7 +517,7 @@ def test_noise_is_shared_by_nothing_but_the_same_question(tmp_path):
         (flat, {"name": "b"}), (flat, {"data": 2.0}), (flat, {"clip": 2.0}),
         (flat, {"noise": 2.0}), (flat, {"local_rounds": 2}),
     ]  # fmt: skip
-    found = {secret, *(opened_desk(loss, file, **options)[1] for loss, options in variants)}
+    found = {secret, *(prepared_actor(loss, file, **options)[1] for loss, options in variants)}
     assert len(found) == 1 + len(variants)
 
 
@@ -520,34 +525,34 @@ def test_noise_is_shared_by_nothing_but_the_same_question(tmp_path):
 def test_answers_do_not_depend_on_who_else_is_asked_for(tmp_path, local_rounds):
     """Questions are answered a batch at a time, whatever their number is, and the noise is that of each question."""
     options = {"file": tmp_path / "secret", "local_rounds": local_rounds}
-    desks = [opened_desk(lambda x, xi: jnp.sum((x - xi) ** 2), **options, batch=batch)[0] for batch in (1, 4)]
-    width = desks[0].walks[bytes(wire.NAME)].question.shape[0]
+    actors = [prepared_actor(lambda x, xi: jnp.sum((x - xi) ** 2), **options, batch=batch)[0] for batch in (1, 4)]
+    width = actors[0].walks[bytes(wire.ID_BYTES)].question.shape[0]
     questions = np.random.default_rng(0).uniform(0.1, 1, (9, width)).view(np.uint64)
     if local_rounds > 1:
         questions[:, 0] = 1  # t
-    each = [np.frombuffer(desks[0].answer(bytes(wire.NAME) + row.tobytes()), float) for row in questions]
+    each = [np.frombuffer(actors[0].answer(bytes(wire.ID_BYTES) + row.tobytes()), float) for row in questions]
     for count in range(1, 10):
-        for desk in desks:
-            answers = np.frombuffer(desk.answer(bytes(wire.NAME) + questions[:count].tobytes()), float)
+        for actor in actors:
+            answers = np.frombuffer(actor.answer(bytes(wire.ID_BYTES) + questions[:count].tobytes()), float)
             np.testing.assert_allclose(answers.reshape(count, -1), each[:count], rtol=1e-12)
 
 
 HOISTED = """
 import numpy as np
-from ergodrift.distributed.desk import _described
+from ergodrift.distributed.actor import _lowered
 table = np.arange(64.0)
-assert _described(lambda x: x + table, table) is None
-assert _described(lambda x: x + 1, table) is not None
+assert _lowered(lambda x: x + table, table) is None
+assert _lowered(lambda x: x + 1, table) is not None
 """
 
 
 def test_a_text_that_does_not_say_all_is_not_relied_on():
     def text(start):
         table = start + np.arange(64.0)
-        return _described(lambda x: x[0] + table, ZERO)
+        return _lowered(lambda x: x[0] + table, ZERO)
 
     assert text(0) == text(0) != text(1)
-    assert _described(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), ZERO) is None
+    assert _lowered(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), ZERO) is None
     # Read when JAX starts; its authors mean to make it the only way.
     environment = {**os.environ, "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", HOISTED], env=environment, check=True, timeout=120)
@@ -564,7 +569,7 @@ def test_private_walks_count_every_answer(cluster, tmp_path):
     with dd.Network(members) as network:
         for local_rounds in (1, 5):
             options = {"x0": ZERO, "num_samples": 40, "tokens": 2, "local_rounds": local_rounds, "record": 1}
-            walk, again = (dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), **options) for _ in range(2))
+            walk, again = (dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, **options) for _ in range(2))
             assert walk.epsilon == {
                 name: pytest.approx(privacy[0].epsilon(int(walk.visits[i]) * local_rounds))
                 for i, name in enumerate(("one", "two"))
@@ -583,7 +588,7 @@ def test_a_walk_is_resumed_under_the_same_privacy_only(cluster, tmp_path):
         return agents(1, name="a", privacy=dd.Privacy(**given))
 
     def walk(network):
-        return dd.walk(PROBLEM, one, network, ed.edpp(4.0), x0=ZERO, num_samples=10, record=1, checkpoint=file)
+        return dd.walk(ed.edpp(4.0), PROBLEM, one, network, x0=ZERO, num_samples=10, record=1, checkpoint=file)
 
     with dd.Network(member()) as network:
         first = walk(network)
@@ -665,26 +670,26 @@ def test_agents_that_cannot_take_part_are_named(cluster, monkeypatch):
         (np.ones(3), r"b cannot take part: .*loss\(x, xi\) fails"),
     ]:
         with dd.Network([dd.Agent(data, name="b")]) as network, pytest.raises(dd.AgentError, match=reason):
-            dd.walk(PROBLEM, one, network, ed.edpp(4.0), x0=ZERO, num_samples=4)
+            dd.walk(ed.edpp(4.0), PROBLEM, one, network, x0=ZERO, num_samples=4)
     two = [agents()[0], dd.Agent(other, name="b")]
     with pytest.raises(dd.AgentError, match=r"b has 4 constraints, but agent 0 has 2"):
-        dd.walk(PROBLEM, np.ones((2, 2)) - np.eye(2), two, ed.edpp(4.0), x0=ZERO, num_samples=4)
-    monkeypatch.setattr(networks, "START", 3.0)
+        dd.walk(ed.edpp(4.0), PROBLEM, np.ones((2, 2)) - np.eye(2), two, x0=ZERO, num_samples=4)
+    monkeypatch.setattr(networks, "START_TIMEOUT", 3.0)
     far = [dd.Agent(agents()[1].data, name="b", resources={"site:mars": 1})]
     with pytest.raises(dd.AgentError, match=r"b was not ready in time; is there a node with {'site:mars': 1}"):
-        dd.walk(PROBLEM, one, far, ed.edpp(4.0), x0=ZERO, num_samples=4, patience=3)
+        dd.walk(ed.edpp(4.0), PROBLEM, one, far, x0=ZERO, num_samples=4, patience=3)
 
 
 def test_a_network_is_for_one_walk_at_a_time_until_it_is_closed(cluster):
     options = {"x0": ZERO, "num_samples": 4}
     with dd.Network(agents()) as network:
-        with network.one_walk(), pytest.raises(RuntimeError, match=r"there is a walk on this Network already"):
-            dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), **options)
+        with network.exclusive(), pytest.raises(RuntimeError, match=r"there is a walk on this Network already"):
+            dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, **options)
         with pytest.raises(ValueError, match=r"x0"):
-            dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), x0=ZERO + 9, num_samples=4)
-        assert dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), **options).hops == 4
+            dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, x0=ZERO + 9, num_samples=4)
+        assert dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, **options).hops == 4
     with pytest.raises(RuntimeError, match=r"this Network is closed"):
-        dd.walk(PROBLEM, GRAPH, network, ed.edpp(4.0), **options)
+        dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, **options)
 
 
 def test_an_address_where_nobody_is_is_said_at_once():
@@ -692,10 +697,10 @@ def test_an_address_where_nobody_is_is_said_at_once():
         taken.bind(("127.0.0.1", 0))  # and nobody listens there
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConnectionError, match=rf"address='{address}': nobody answers there .*is the cluster up"):
-            networks._knock(address)
+            networks._check_reachable(address)
         taken.listen()
         for good in (address, "auto", "local", "ray://192.0.2.1:10001"):
-            networks._knock(good)
+            networks._check_reachable(good)
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch):

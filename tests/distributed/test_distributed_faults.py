@@ -18,11 +18,11 @@ import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.data.sampler import BLOCK
 from ergodrift.distributed import network as networks
-from ergodrift.distributed import trip as trips
-from ergodrift.distributed.desk import Desk
-from ergodrift.distributed.roll import Roll
+from ergodrift.distributed import walk_loop as walk_loops
+from ergodrift.distributed.actor import AgentActor
+from ergodrift.distributed.roster import Roster
 from ergodrift.distributed.tokens import MOVED, Hub
-from ergodrift.distributed.trip import Trip
+from ergodrift.distributed.walk_loop import WalkLoop
 from walks import AGENTS, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, same
 
 pytestmark = [pytest.mark.slow, pytest.mark.x64("walks equal their simulation to float64's digits")]
@@ -33,7 +33,7 @@ walks = sys.modules["ergodrift.distributed.walk"]  # the package exports the fun
 
 def walk(network, **options):
     given = {"graph": GRAPH, "algorithm": EDPP, "x0": ZERO, "num_samples": 60, "record": 5} | options
-    return dd.walk(PROBLEM, agents=network, **given)
+    return dd.walk(problem=PROBLEM, agents=network, **given)
 
 
 def parent(process):
@@ -57,9 +57,9 @@ def descendants(process):
     return [one for child in children(process) for one in (child, *descendants(child))]
 
 
-def desks(node):
+def actors(node):
     """The agents' processes on a node (Ray's process there), those that are just starting included."""
-    return [one for one in children(node) if "ray::Desk" in command(one)]
+    return [one for one in children(node) if "ray::AgentActor" in command(one)]
 
 
 def command(process):
@@ -74,15 +74,15 @@ class Visited:
 
     def __init__(self, monkeypatch):
         self.hops = []
-        before = Hub.arrive
+        before = Hub.absorb
 
-        def arrive(hub, carry, sheet):
-            carry, questions = before(hub, carry, sheet)
-            asked = sheet.reshape(len(questions), -1)[:, -2].astype(int)
+        def absorb(hub, tokens, answers):
+            tokens, questions = before(hub, tokens, answers)
+            asked = answers.reshape(len(questions), -1)[:, -2].astype(int)
             self.hops.append(np.where(questions[:, -1] == MOVED, asked, -1))
-            return carry, questions
+            return tokens, questions
 
-        monkeypatch.setattr(Hub, "arrive", arrive)
+        monkeypatch.setattr(Hub, "absorb", absorb)
 
     def path(self, token):
         places = np.array(self.hops)[:, token]
@@ -91,13 +91,13 @@ class Visited:
 
 def at_hop(monkeypatch, actions):
     """Do something at some hops, while the agents are being asked."""
-    before = Trip._observe
+    before = WalkLoop._observe
 
-    def observe(trip):
-        actions.pop(trip.hop, lambda: None)()
-        return before(trip)
+    def observe(loop):
+        actions.pop(loop.hop, lambda: None)()
+        return before(loop)
 
-    monkeypatch.setattr(Trip, "_observe", observe)
+    monkeypatch.setattr(WalkLoop, "_observe", observe)
 
 
 def test_an_agent_killed_on_the_way_changes_no_bit(cluster, monkeypatch):
@@ -130,16 +130,16 @@ def test_agents_that_died_together_load_their_data_together(cluster, monkeypatch
     with dd.Network([dd.Agent(loader(number)) for number in range(2)]) as network:
         options = {"graph": 1 - np.eye(2), "tokens": 2, "paths": np.repeat([[0], [1]], 60, axis=1)}
         whole = walk(network, **options)
-        victims, before = network.processes(), Roll.ask
+        victims, before = network.processes(), Roster.ask
 
-        def ask(roll, questions):
+        def ask(roster, questions):
             """Killed before they are asked: an answer that is already on its way would need nobody."""
-            while victims and sum(roll.messages) == 80:
+            while victims and sum(roster.messages) == 80:
                 slow.touch()
                 os.kill(victims.pop(), signal.SIGKILL)
-            return before(roll, questions)
+            return before(roster, questions)
 
-        monkeypatch.setattr(Roll, "ask", ask)
+        monkeypatch.setattr(Roster, "ask", ask)
         again = walk(network, **options)
     assert not victims
     times = np.array([(tmp_path / str(number)).read_text().split() for number in range(2)], float)
@@ -155,13 +155,13 @@ def test_a_hundred_random_kills_in_twenty_thousand_hops_lose_nothing(cluster, mo
         options = {"num_samples": 500, "tokens": 40}  # 500 hops of 40 tokens
         whole = walk(network, **options)
         node = parent(network.processes()[0])
-        bystanders = set(desks(node)) - set(network.processes())  # agents of other tests
+        bystanders = set(actors(node)) - set(network.processes())  # agents of other tests
 
         def burst():
             """13 kills of agents at work or just starting, at random moments."""
             quota = len(killed) + 13
             while len(killed) < quota:
-                ours = [process for process in desks(node) if process not in bystanders]
+                ours = [process for process in actors(node) if process not in bystanders]
                 for process in rng.permutation(ours)[: rng.integers(1, 4)]:
                     os.kill(process, signal.SIGKILL)
                     killed.append(process)
@@ -184,7 +184,7 @@ HUB = """
     from walks import GRAPH, PROBLEM, ZERO, agents
     import ergodrift as ed
     from ergodrift import distributed as dd
-    dd.walk(PROBLEM, GRAPH, agents(), ed.mdpp(), x0=ZERO, num_samples=2000, tokens=2, record=5,
+    dd.walk(ed.mdpp(), PROBLEM, GRAPH, agents(), x0=ZERO, num_samples=2000, tokens=2, record=5,
             checkpoint={file!r}, checkpoint_every=50, address={address!r})
 """
 
@@ -230,7 +230,7 @@ def test_a_full_disk_costs_a_walk_its_file_and_nothing_else(network, tmp_path, m
 def test_a_walk_is_written_every_so_many_seconds_too(network, tmp_path, monkeypatch):
     """By default it would be written after 1,000 hops, and many walks are shorter than that."""
     file, options = tmp_path / "walk.npz", {"num_samples": 100, "tokens": 2}
-    monkeypatch.setattr(trips, "WRITE", 0.0)
+    monkeypatch.setattr(walk_loops, "SAVE_INTERVAL", 0.0)
     with monkeypatch.context() as patch:
         at_hop(patch, {70: lambda: 1 / 0})
         with pytest.raises(ZeroDivisionError):
@@ -280,7 +280,7 @@ def test_a_node_lost_and_joined_again_changes_no_bit(cluster, tmp_path, monkeypa
 # Agents that answer wrongly, late or not at all.
 
 
-class Faulty(Desk):
+class Faulty(AgentActor):
     """Does what its agent is called, from its third question on."""
 
     times = 0
@@ -315,7 +315,7 @@ def faulty(cluster, monkeypatch):
     """Networks whose agents do what they are called."""
     cloudpickle = sys.modules["ray.cloudpickle"]
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(networks, "Desk", Faulty)
+    monkeypatch.setattr(networks, "AgentActor", Faulty)
     opened = []
 
     def make(*names):
@@ -354,8 +354,8 @@ def test_wrong_answers_are_reported_by_name_and_never_taken_in(faulty, monkeypat
         assert done.visits[names.index(name)] <= 2 * 2
         assert done.unanswered[names.index(name)] >= 1
     assert done.held.sum() == done.unanswered.sum() > 0
-    assert done.pieces == 2  # 0 and 4 are neighbours, 2 and 6 are; all else went through those set aside
-    assert "fall into 2 parts" in str(done)
+    assert done.components == 2  # 0 and 4 are neighbours, 2 and 6 are; all else went through those set aside
+    assert "2 components" in str(done)
     assert np.array_equal(np.asarray(done.result.rounds)[:, -1], (90 - done.held) * local_rounds)
     assert np.array_equal(np.asarray(done.result.samples_used)[:, -1], (90 - done.held) * local_rounds)
     for token in range(2):
@@ -398,7 +398,7 @@ def test_agents_compile_before_they_are_asked(cluster):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     problem = ed.Problem(slow_to_compile, lambda x, xi: x[:1] - xi[:1], ed.Ball(1.0))
     with dd.Network([dd.Agent(np.ones(DIM)), dd.Agent(np.zeros(DIM))]) as network:
-        done = dd.walk(problem, np.ones((2, 2)), network, EDPP, x0=ZERO, num_samples=20, tokens=5, patience=1.0)
+        done = dd.walk(EDPP, problem, np.ones((2, 2)), network, x0=ZERO, num_samples=20, tokens=5, patience=1.0)
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     assert not done.held.any()
     assert not done.set_aside
@@ -409,13 +409,13 @@ def test_a_token_that_diverges_is_nobodys_fault(cluster, local_rounds):
     problem = ed.Problem(lambda x, xi: jnp.sum(x * xi), lambda x, xi: x[:1] + 1.5e308 * xi[:1], ed.Ball(1.0))
     members = [dd.Agent(np.ones(DIM), name=name) for name in "ab"]
     with pytest.raises(ed.NonFiniteError, match=r"token 0: .* not finite after hop [1-9], .* the answer of [ab] is"):
-        dd.walk(problem, np.ones((2, 2)), members, EDPP, x0=ZERO, num_samples=20, local_rounds=local_rounds)
+        dd.walk(EDPP, problem, np.ones((2, 2)), members, x0=ZERO, num_samples=20, local_rounds=local_rounds)
 
 
 def test_a_sum_that_overflows_is_said(cluster):
     problem = ed.Problem(lambda x, xi: 5e307 + jnp.sum(x * xi), lambda x, xi: x[:1] - xi[:1], ed.Ball(1.0))
     with pytest.raises(ed.NonFiniteError, match=r"token 0: a sum of losses or constraints is not finite at hop 4"):
-        dd.walk(problem, np.ones((2, 2)), (dd.Agent(np.ones(DIM)) for _ in "ab"), EDPP, x0=ZERO, num_samples=20)
+        dd.walk(EDPP, problem, np.ones((2, 2)), (dd.Agent(np.ones(DIM)) for _ in "ab"), x0=ZERO, num_samples=20)
 
 
 def test_below_the_quorum_the_walk_stops_and_can_go_on(faulty, network, tmp_path):
@@ -472,7 +472,7 @@ def limited(limit, factor=1.0):
 def test_a_checkpoint_of_a_walk_refuses_functions_that_changed(network, tmp_path, local_rounds):
     def go(problem, **options):
         given = {"x0": ZERO, "num_samples": 20, "record": 1, "local_rounds": local_rounds} | options
-        return dd.walk(problem, GRAPH, network, EDPP, checkpoint=tmp_path / "walk.npz", **given)
+        return dd.walk(EDPP, problem, GRAPH, network, checkpoint=tmp_path / "walk.npz", **given)
 
     first = go(limited(0.5))
     assert same(first.result, go(limited(0.5)).result)
