@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "beyond-out")
 
 
-def goes_on(options: argparse.Namespace) -> bool:
+def resumes(options: argparse.Namespace) -> bool:
     """It begins anew."""
     return False
 

@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "reproduce-out")
 
 
-def goes_on(options: argparse.Namespace) -> bool:
+def resumes(options: argparse.Namespace) -> bool:
     """Finished algorithms are kept."""
     return True
 
