@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import sys
@@ -35,9 +36,9 @@ def serialize(value: object) -> bytes:
             registered = REGISTERED.get(obj) if isinstance(obj, type) else None
             if registered is None or not isinstance(reduced, tuple) or len(reduced) != 6:  # not a class sent by value
                 return reduced
-            make, arguments, state, *_, set_state = reduced
+            make, (metaclass, *arguments), state, *_, set_state = reduced
             state = state, set_state, registered.to_iter, registered.from_iter
-            return make, arguments, state, None, None, _set_class_state
+            return make, (functools.partial(_unannounced, metaclass), *arguments), state, None, None, _set_class_state
 
     library = tuple(Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
     with contextlib.ExitStack() as stack, io.BytesIO() as file:
@@ -57,8 +58,22 @@ def _cloudpickle() -> ModuleType:
     return importlib.import_module("ray.cloudpickle")
 
 
+class _Empty:
+    pass
+
+
+def _unannounced(metaclass: type, name: str, bases: tuple[type, ...], namespace: dict[str, object]) -> type:
+    """A class of which its bases are not told: those that register it would do so before it has any fields."""
+    cls = metaclass(name, (_Empty,), namespace)
+    try:
+        cls.__bases__ = bases
+    except TypeError:  # objects of built-in bases lie otherwise in memory
+        return metaclass(name, bases, namespace)
+    return cls
+
+
 def _set_class_state(cls: type, state: tuple[object, Setter, Flatten, Unflatten]) -> None:
-    """A class that came by value, filled in and made the pytree that a decorator had made it where it was defined."""
+    """Fill in a class that came by value, and make it the pytree that it is where it was defined."""
     given, set_state, flatten, unflatten = state
     set_state(cls, given)
     if cls not in REGISTERED:
