@@ -1,7 +1,7 @@
 """What a stranger may define in a module, script or notebook of their own: a geometry, a schedule and an estimator."""
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,11 @@ from ergodrift.methods.estimator import SingleSample
 from ergodrift.methods.method import DriftPlusPenalty
 from ergodrift.types import Feedback, Weights
 
+T = TypeVar("T")
 
-def pytree(cls):
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def pytree(cls: type[T]) -> type[T]:
     """A frozen dataclass that is a pytree, unless its base class has made it one."""
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
     try:
@@ -22,10 +25,11 @@ def pytree(cls):
         return cls
 
 
+@dataclass_transform(frozen_default=True)
 class Registering:
     """Makes its subclasses pytrees, whose fields are those that they have by then."""
 
-    def __init_subclass__(cls):
+    def __init_subclass__(cls) -> None:
         pytree(cls)
 
 
@@ -81,7 +85,7 @@ class Smoothed(SingleSample):
     def init(self, zero, levels):
         return zero[:4]
 
-    def observe(self, window, t, feedback, *more):
+    def observe(self, window, t, feedback, x=None):
         window = jax.tree.map(lambda old, new: old + self.rate * (new - old), window, feedback[:4])
         return window, Feedback(*window), True
 

@@ -19,13 +19,15 @@ import pytest
 import ergodrift as ed
 import machines
 
-pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
-
 pytest.importorskip("ray", reason="needs Ray: pip install 'ergodrift[ray]'")
 if reason := machines.why_not():
     pytest.skip(reason, allow_module_level=True)
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.ray,
+    pytest.mark.x64("walks equal their simulation to float64's digits"),
+]
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "distributed.md").read_text()
