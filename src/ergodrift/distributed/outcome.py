@@ -31,7 +31,7 @@ class Walk:
         local_rounds: rounds per visit.
         seconds: how long this took, waiting included; of the last part, where a walk was resumed.
         rate: hops per second, all tokens counted, from the second hop on (compilation is over by then).
-        restarts: (agents,) how often an agent had not heard of the walk, as a process that was restarted.
+        restarts: (agents,) how often an agent did not know the walk, as after a restart of its process.
         late: answers that came after their hop was made without them, and were discarded.
         epsilon: for each agent with noise, the privacy cost, at its delta, of all its answers in this walk; those of
             other walks on the same data come on top.

@@ -25,14 +25,14 @@ class Roster:
 
     A question and its answer belong together by Ray's own reference, and a hop is made when its answers are absorbed,
     once. An agent whose process or node died is asked again until `patience` is over. From then on it is away, and not
-    asked until it is heard of again; its late answer, to a hop already made, is thrown away. An agent whose answer is
-    wrong is set aside for good, and so is one that has often been heard of and never answered.
+    asked until it responds again; its late answer, to a hop already made, is thrown away. An agent whose answer is
+    wrong is set aside for good, and so is one that responds, and yet has no answer in time again and again.
 
     Attributes:
         present: (agents,) who is neither away nor set aside.
         messages, bytes: for each agent, what travelled, both ways.
         asked: for each agent, feedbacks asked for, whether or not they were answered.
-        restarts: for each agent, how often it had not heard of the walk: new processes met.
+        restarts: for each agent, how often it did not know the walk: processes that were started anew.
         missed: for each agent, how often in a row it was asked and away.
         reasons: of those set aside.
         late: answers thrown away.
@@ -119,7 +119,7 @@ class Roster:
         if was_preparing:
             return self._send(agent, asked)
         self.messages[agent] += 1
-        if isinstance(answer, bytes) and not answer:  # its process is a new one, which has not heard of this walk
+        if isinstance(answer, bytes) and not answer:  # its process is a new one, which does not know this walk
             if left <= 0:
                 return self._mark_away(agent, None)
             self.restarts[agent] += 1
@@ -156,7 +156,7 @@ class Roster:
         return {self.network.names[agent]: reason for agent, reason in sorted({**away, **self.reasons}.items())}
 
     def _mark_away(self, agent: int, ref: ObjectRef | None) -> None:
-        """Do without this agent until it is heard of, unless that has been no good too often."""
+        """Do without this agent until it responds again; for good, where that has happened too often."""
         self.missed[agent] += 1
         if self.missed[agent] < MAX_MISSES:
             self.present[agent] = False
@@ -166,7 +166,7 @@ class Roster:
             self.set_aside(agent, f"no answer within {self.patience:g} seconds, {MAX_MISSES} times in a row")
 
     def poll(self) -> None:
-        """Take back those who were away and are heard of again."""
+        """Take back those who were away and respond again."""
         if not self.probes or time.monotonic() < self.polled_at + RETRY_DELAY:
             return
         self.polled_at = time.monotonic()

@@ -72,7 +72,7 @@ def walk(
     in samples, is about k times as long: set `edpp(tau_mix)` by that.
 
     All tokens hop together; those at the same agent travel in one message. An agent whose process dies is restarted and
-    asked again. One that is silent for `patience` seconds is away until it is heard of again, and one that answers NaN
+    asked again. One that is silent for `patience` seconds is away until it responds again, and one that answers NaN
     or a wrong shape, or three times in a row nothing, is set aside. A token that would move to an agent who is not
     there holds its place, as in a self-loop of the chain, and takes its sample there (a Metropolis walk on those who
     are left: their law stays what it was, up to a factor). Where that fails too, as at the hop on which an agent is
