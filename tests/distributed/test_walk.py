@@ -33,44 +33,38 @@ AT_ZERO = ed.Reference(ZERO, 0.0, np.zeros(2), np.zeros(2), 0.0)  # what regret 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_walk_is_the_run_on_the_pooled_data(network, name):
-    """Tokens are seeds: without any path passed in, both draw the same one, bit by bit."""
-    algorithm = ALGORITHMS[name]
-    walk = dd.walk(algorithm, PROBLEM, GRAPH, network, x0=ZERO, num_samples=SAMPLES, tokens=[3, 8], record=[0, 1, 97])
-    run = ed.run(algorithm, PROBLEM, SOURCE, x0=ZERO, num_samples=SAMPLES, seeds=[3, 8], record=[0, 1, 97])
+    """Tokens are seeds, whose paths the walk draws itself; local rounds repeat every state of the path."""
+    algorithm, options = ALGORITHMS[name], {"x0": ZERO, "num_samples": SAMPLES}
+    path = np.asarray(SOURCE.paths([3, 8], SAMPLES))
+    walk = dd.walk(algorithm, PROBLEM, GRAPH, network, tokens=[3, 8], record=[0, 1, 97], **options)
+    run = ed.run(algorithm, PROBLEM, SOURCE, seeds=[3, 8], paths=path, record=[0, 1, 97], **options)
     close(walk.result, run, 1e-12)
     assert np.array_equal(walk.result.seeds, [3, 8])
-    visits = np.bincount(np.ravel(SOURCE.paths([3, 8], SAMPLES)), minlength=AGENTS)
-    assert np.array_equal(walk.visits, visits)
+    assert np.array_equal(walk.visits, np.bincount(path.ravel(), minlength=AGENTS))
     assert not walk.held.any()
     assert not walk.restarts.any()
     np.testing.assert_allclose(walk.solution, np.mean(run.solution, axis=0), rtol=1e-12)
 
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_local_rounds_are_the_run_on_the_path_with_states_repeated(network, name):
-    algorithm, hops = ALGORITHMS[name], SAMPLES // 4
-    path = np.random.default_rng(1).integers(0, AGENTS, (2, hops))
-    options = {"x0": ZERO, "num_samples": SAMPLES, "record": [4, 80, 160]}
-    walk = dd.walk(algorithm, PROBLEM, GRAPH, network, tokens=2, local_rounds=4, paths=path, combine=None, **options)
-    run = ed.run(algorithm, PROBLEM, SOURCE, seeds=2, paths=path.repeat(4, axis=1), **options)
+    path, record = np.random.default_rng(1).integers(0, AGENTS, (2, SAMPLES // 4)), [4, 80, 160]
+    given = {"tokens": 2, "paths": path, "local_rounds": 4, "combine": None, "record": record, **options}
+    walk = dd.walk(algorithm, PROBLEM, GRAPH, network, **given)
+    run = ed.run(algorithm, PROBLEM, SOURCE, seeds=2, paths=path.repeat(4, axis=1), record=record, **options)
     close(walk.result, run, 1e-12)
     assert np.array_equal(walk.solution, walk.result.solution)
     assert walk.messages.sum() == 2 * sum(len(set(places)) for places in path.T)
 
 
-@pytest.mark.parametrize("local_rounds", [1, 4])
-def test_float32(network, local_rounds):
-    x0 = ZERO.astype(np.float32)
-    path = SOURCE.paths(1, 400 // local_rounds)
-    options = {"x0": x0, "num_samples": 400, "record": [200, 400]}
-    walk = dd.walk(ed.adpp(), PROBLEM, GRAPH, network, local_rounds=local_rounds, **options)
-    run = ed.run(ed.adpp(), PROBLEM, SOURCE, paths=np.repeat(path, local_rounds, axis=1), **options)
-    assert {leaf.dtype for name, leaf in numbers(walk.result).items() if name not in ("rounds", "samples_used")} == {
-        np.dtype(np.float32)
-    }
-    close(walk.result, run, 2e-5)  # a few hundred roundings, in another order
-    found, wanted = (ed.metrics.benchmark_losses(one, PROBLEM, SOURCE, [AT_ZERO]) for one in (walk.result, run))
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)  # the path of the walk is known, repeats included
+def test_float32(network):
+    options = {"x0": ZERO.astype(np.float32), "num_samples": 400, "record": [200, 400]}
+    for local_rounds in (1, 4):
+        path = np.repeat(SOURCE.paths(1, 400 // local_rounds), local_rounds, axis=1)
+        walk = dd.walk(ed.adpp(), PROBLEM, GRAPH, network, local_rounds=local_rounds, **options)
+        run = ed.run(ed.adpp(), PROBLEM, SOURCE, paths=path, **options)
+        floats = [leaf for name, leaf in numbers(walk.result).items() if name not in ("rounds", "samples_used")]
+        assert {leaf.dtype for leaf in floats} == {np.dtype(np.float32)}
+        close(walk.result, run, 2e-5)  # a few hundred roundings, in another order
+        found, wanted = (ed.metrics.benchmark_losses(one, PROBLEM, SOURCE, [AT_ZERO]) for one in (walk.result, run))
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)  # the path of the walk is known, repeats included
 
 
 def test_a_point_of_several_parts_and_averages(network):
