@@ -1,7 +1,7 @@
 """The command line.
 
-Each command is a module with `HELP`, `DESCRIPTION`, `EXAMPLES`, `add_options`, `run`, and `resumes`, which says whether
-it finds its work again after an interruption.
+Each command is a module with `HELP`, `DESCRIPTION`, `EXAMPLES`, `add_options`, `run`, and `resumes`: whether the
+same command takes up its work after an interruption.
 """
 
 from __future__ import annotations
