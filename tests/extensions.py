@@ -10,6 +10,7 @@ import ergodrift as ed
 from ergodrift.geometry import Geometry
 from ergodrift.methods.estimator import SingleSample
 from ergodrift.methods.method import DriftPlusPenalty
+from ergodrift.methods.schedule import Schedule
 from ergodrift.types import Feedback, Weights
 
 T = TypeVar("T")
@@ -18,19 +19,9 @@ T = TypeVar("T")
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def pytree(cls: type[T]) -> type[T]:
     """A frozen dataclass that is a pytree, unless its base class has made it one."""
-    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
-    try:
-        return jax.tree_util.register_dataclass(cls)
-    except ValueError:
+    if "__dataclass_fields__" in vars(cls):
         return cls
-
-
-@dataclass_transform(frozen_default=True)
-class Registering:
-    """Makes its subclasses pytrees, whose fields are those that they have by then."""
-
-    def __init_subclass__(cls) -> None:
-        pytree(cls)
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, eq=False)(cls))
 
 
 @pytree
@@ -63,10 +54,11 @@ class Cube(Geometry):
         return None
 
 
-class Cubic(Registering):
+@pytree
+class Cubic(Schedule):
     """V_t = scale t^(1/3) and alpha_t = scale t^(2/3); its state counts the rounds once more."""
 
-    scale: float
+    scale: Any
 
     def init(self, geometry, x, num_constraints):
         return jnp.int32(0)

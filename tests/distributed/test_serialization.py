@@ -1,6 +1,7 @@
 """Classes of the user's own travel by value, and are the same pytrees where they arrive."""
 
 import runpy
+from typing import dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,21 @@ from walks import GRAPH, PROBLEM, SOURCE, ZERO, close
 pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
 
 
+@dataclass_transform(frozen_default=True)
+class Registering:
+    """Makes its subclasses pytrees, whose fields are those that they have by then."""
+
+    def __init_subclass__(cls) -> None:
+        extensions.pytree(cls)
+
+
+class Registered(Registering):
+    number: float
+
+
 def test_classes_sent_by_value_are_the_same_pytrees_in_another_process():
     cloudpickle = pytest.importorskip("ray.cloudpickle.cloudpickle")
-    sent = [extensions.Cube(0.7), extensions.Cubic(2.0), extensions.Smoothed(0.3)]
+    sent = [extensions.Cube(0.7), extensions.Cubic(2.0), extensions.Smoothed(0.3), Registered(4.0)]
     packed = serialize((sent, extensions.Cube))
     cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()  # another process has not met these classes
     found, cube = deserialize(packed)
