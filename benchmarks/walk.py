@@ -1,4 +1,4 @@
-"""What a hop costs beside a bare Ray call, and how many token-rounds a second agents make, on this machine.
+"""What a hop costs beside a bare Ray call, and how many token-rounds per second agents make, on this machine.
 
 The bare call sends as many bytes to an actor that sends as many back; another does so with NumPy arrays, as one would
 by hand. They take turns in one process against the same cluster: all numbers are medians of turns, ratios with those
@@ -79,16 +79,16 @@ def main() -> None:
         with dd.Network(agents) as network:
 
             def one_token():
-                return 1e6 / dd.walk(problem, ring(AGENTS), network, algorithm, x0=x0, num_samples=hops, record=1).rate
+                return 1e6 / dd.walk(algorithm, problem, ring(AGENTS), network, x0=x0, num_samples=hops, record=1).rate
 
             def many(tokens, local_rounds, count):
                 walk = dd.walk(
-                    problem, ring(AGENTS), network, algorithm, x0=x0, num_samples=count * local_rounds, record=1,
+                    algorithm, problem, ring(AGENTS), network, x0=x0, num_samples=count * local_rounds, record=1,
                     tokens=tokens, local_rounds=local_rounds,
                 )  # fmt: skip
                 return walk.rate * local_rounds
 
-            walk = dd.walk(problem, ring(AGENTS), network, algorithm, x0=x0, num_samples=100, record=1)
+            walk = dd.walk(algorithm, problem, ring(AGENTS), network, x0=x0, num_samples=100, record=1)
             question, answer = bytes(16 + x0.nbytes), int(walk.bytes.sum()) // 100 - x0.nbytes
 
             echoes: Any = [ray.remote(num_cpus=0)(Echo).remote(answer) for _ in range(AGENTS)]  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def main() -> None:
 
             def stay():
                 options = {"x0": x0, "num_samples": hops, "record": 1, "paths": 0 * path}
-                return 1e6 / dd.walk(problem, ring(AGENTS), network, algorithm, **options).rate
+                return 1e6 / dd.walk(algorithm, problem, ring(AGENTS), network, **options).rate
 
             jobs = {
                 "bare call along a walk, µs": lambda: bare(path, question),
@@ -118,12 +118,14 @@ def main() -> None:
             rows["hop / bare call along a walk"] = quartiles(turns[:, 2] / turns[:, 0])
             rows["hop / bare call with arrays along a walk"] = quartiles(turns[:, 2] / turns[:, 1])
             rows["hop / bare call, one agent"] = quartiles(turns[:, 4] / turns[:, 3])
-            rows["hops a second, one token"] = 1e6 / rows["hop along a walk, µs"]
+            rows["hops per second, one token"] = 1e6 / rows["hop along a walk, µs"]
             many(1024, 10, 20)
-            rows["token-rounds a second, 1,024 tokens, 10 local rounds"] = median(
+            rows["token-rounds per second, 1,024 tokens, 10 local rounds"] = median(
                 [many(1024, 10, 200) for _ in range(5)]
             )
-            rows["token-rounds a second, 1,024 tokens, 1 local round"] = median([many(1024, 1, 100) for _ in range(5)])
+            rows["token-rounds per second, 1,024 tokens, 1 local round"] = median(
+                [many(1024, 1, 100) for _ in range(5)]
+            )
         ray.shutdown()
     for name, value in rows.items():
         print(f"{name:55}{shown(value):>25}")

@@ -16,14 +16,15 @@ import dataclasses
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 
 import ergodrift as ed
-from ergodrift.distributed import Network, walk
-from ergodrift.experiments.network import Demo, Setup
+from ergodrift.distributed import Network, Walk, walk
+from ergodrift.experiments.network import Demo, DemoConfig
 
 BLUE, ORANGE = "#0072B2", "#D55E00"  # of Okabe and Ito, which colour-blind readers can tell apart
 
@@ -36,32 +37,30 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
-    demo = Demo(graph="geometric", agents=12, samples=options.samples, tokens=options.tokens)
-    curves = {}
-    with Network(Setup.prepare(demo).agents()) as network:
+    config = DemoConfig(graph="geometric", agents=12, samples=options.samples, tokens=options.tokens)
+    curves: dict[str, tuple[np.ndarray, ed.metrics.Summary]] = {}
+    with Network(Demo.prepare(config).agents()) as network:
         for algorithm in ("edpp", "rdpp"):
-            setup = Setup.prepare(dataclasses.replace(demo, algorithm=algorithm))
+            demo = Demo.prepare(dataclasses.replace(config, algorithm=algorithm))
             if algorithm == "rdpp":
                 victim = network.processes()[3]
                 threading.Timer(1.0, os.kill, (victim, signal.SIGKILL)).start()
-            found = walk(
-                *(setup.problem, setup.chain, network, setup.algorithm()), tokens=demo.seeds, **setup.options()
-            )
+            found = walk(*(demo.algorithm(), demo.problem, demo.chain, network), tokens=config.seeds, **demo.options())
             print(found)
-            difference = np.abs(np.asarray(found.result.x) - np.asarray(setup.run().x)).max()
+            difference = np.abs(np.asarray(found.result.x) - np.asarray(demo.run().x)).max()
             print(f"restarts: {found.restarts.sum()}; largest difference from ed.run: {difference:.1e}\n")
-            quality = ed.metrics.evaluate(found.result, setup.problem, setup.source, setup.reference)
+            quality = ed.metrics.evaluate(found.result, demo.problem, demo.source, demo.reference)
             curves[found.result.name] = (found.result.samples, ed.metrics.summarise(quality.lagrangian_gap))
-    plot(setup, found, curves, options.out / "walk.png")
+    plot(demo, found, curves, options.out / "walk.png")
 
 
-def plot(setup, found, curves, path: Path) -> None:
+def plot(demo: Demo, found: Walk, curves: Mapping[str, tuple[np.ndarray, ed.metrics.Summary]], path: Path) -> None:
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
     from matplotlib.patheffects import withStroke
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
-    places, joined = setup.places, np.argwhere(np.triu(setup.chain.P, 1) > 0)
+    places, joined = demo.places, np.argwhere(np.triu(demo.chain.P, 1) > 0)
     left.plot(*places[joined].transpose(2, 1, 0), color="#999999", linewidth=1, zorder=1)
     colours = [ORANGE if restarts else BLUE for restarts in found.restarts]
     left.scatter(*places.T, s=250 * found.visits / found.visits.max(), color=colours, edgecolor="white", zorder=2)

@@ -7,13 +7,21 @@ import warnings
 
 import pytest
 
-CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Whatever uses the cluster starts Ray, and is marked so."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("ray")
 
 
 @pytest.fixture(scope="session")
 def cluster():
     """Ray, on a cluster of this machine alone. What one agent compiles, the others find in a folder."""
     ray = pytest.importorskip("ray", reason="walks over real agents need Ray: pip install 'ergodrift[ray]'")
+    from walks import CACHE
+
     with tempfile.TemporaryDirectory(prefix="rw", dir="/tmp", ignore_cleanup_errors=True) as short:
         # Ray's sockets lie in its folder, and their names must be short.
         ours = {

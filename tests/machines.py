@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 SUBNET = "192.0.2."  # for documentation (RFC 5737): belongs to nobody
@@ -105,7 +105,7 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machines(count: int, disks: Path) -> Iterator[list[Machine]]:
+def machines(count: int, disks: Path) -> Generator[list[Machine]]:
     """`count` machines on one switch."""
     switch = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     made: list[Machine] = []

@@ -6,13 +6,18 @@ import numpy as np
 import cases
 import ergodrift as ed
 from ergodrift import distributed as dd
+from ergodrift.distributed.tokens import MOVED, Hub
+from ergodrift.distributed.walk_loop import WalkLoop
 
 AGENTS, DIM = 3, 3
+# What one process compiles, others find, in the folder JAX_COMPILATION_CACHE_DIR.
+CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 GRAPH = np.ones((AGENTS, AGENTS)) - np.eye(AGENTS)
 PROBLEM = ed.Problem(cases.loss, cases.constraints, ed.Ball(1.5))
 DATA = cases.random_data(np.random.default_rng(0), AGENTS, DIM, 1)
 SOURCE = ed.MarkovSource(ed.MarkovChain.from_graph(GRAPH), DATA)
 ZERO = np.zeros(DIM)
+EDPP = ed.edpp(4.0)
 
 
 def agents(count=AGENTS, **options):
@@ -40,3 +45,39 @@ def close(one, other, tolerance):
     """Whether two results are equal up to a share of each number's size (or of 1, where that is larger)."""
     for (name, a), b in zip(numbers(one).items(), numbers(other).values(), strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def walk(network, **options):
+    given = {"graph": GRAPH, "algorithm": EDPP, "x0": ZERO, "num_samples": 60, "record": 5} | options
+    return dd.walk(problem=PROBLEM, agents=network, **given)
+
+
+class Visited:
+    """Keeps where each token was when it made a round."""
+
+    def __init__(self, monkeypatch):
+        self.hops = []
+        before = Hub.absorb
+
+        def absorb(hub, tokens, answers):
+            tokens, questions = before(hub, tokens, answers)
+            asked = answers.reshape(len(questions), -1)[:, -2].astype(int)
+            self.hops.append(np.where(questions[:, -1] == MOVED, asked, -1))
+            return tokens, questions
+
+        monkeypatch.setattr(Hub, "absorb", absorb)
+
+    def path(self, token):
+        places = np.array(self.hops)[:, token]
+        return places[places >= 0]
+
+
+def at_hop(monkeypatch, actions):
+    """Do something at some hops, while the agents are being asked."""
+    before = WalkLoop._observe
+
+    def observe(loop):
+        actions.pop(loop.hop, lambda: None)()
+        return before(loop)
+
+    monkeypatch.setattr(WalkLoop, "_observe", observe)

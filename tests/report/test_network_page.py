@@ -42,7 +42,7 @@ def made_up(agents=8, tokens=4, faults=True):
         "restarts": np.arange(agents),
         "late": 3,
         "epsilon": {"agent 3": 1.25},
-        "pieces": 1,
+        "components": 1,
         "chain": chain,
     }
     return cast(Walk, types.SimpleNamespace(**fields))
@@ -73,7 +73,7 @@ def test_what_is_described_is_the_walk():
 
 def test_the_page_says_how_the_walk_went():
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", network_page(results())))
-    assert "4 tokens of EDPP-t made 2,000 hops each, 1 round a visit, 440 hops a second." in text
+    assert "4 tokens of EDPP-t made 2,000 hops each, 1 round per visit, 440 hops per second." in text
     assert "57 hops of a token held its place, without an answer; 1 agent set aside" in text
     assert "28 restarts, 3 late answers discarded" in text
     assert "x and its feedback" in text

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 from ergodrift._core import check
 from ergodrift.cli.common import UsageError, add_output, keep_others, make_room, needs, ready
@@ -26,11 +25,11 @@ EXAMPLES = """\
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All options of the command."""
-    said = "%(choices)s (default: %(default)s)"
-    parser.add_argument("--graph", choices=GRAPHS, default="ring", metavar="NAME", help=said)
+    choices = "%(choices)s (default: %(default)s)"
+    parser.add_argument("--graph", choices=GRAPHS, default="ring", metavar="NAME", help=choices)
     parser.add_argument("--agents", type=int, default=8, metavar="N", help="how many agents (default: %(default)s)")
-    parser.add_argument("--kind", choices=KINDS, default="metropolis", metavar="WALK", help=said)
-    parser.add_argument("--algorithm", choices=ALGORITHMS, default="edpp", metavar="NAME", help=said)
+    parser.add_argument("--kind", choices=KINDS, default="metropolis", metavar="WALK", help=choices)
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default="edpp", metavar="NAME", help=choices)
     parser.add_argument("--tokens", type=int, default=1, metavar="K", help="tokens that walk at once (default: 1)")
     parser.add_argument("--samples", type=int, default=2000, metavar="T", help="of each token (default: %(default)s)")
     parser.add_argument("--local-rounds", type=int, default=1, metavar="k", help="samples at each visit (default: 1)")
@@ -45,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def resumes(options: argparse.Namespace) -> bool:
-    """From its checkpoint."""
+    """Whether the same command would go on: from its checkpoint."""
     return options.checkpoint is not None
 
 
@@ -54,23 +53,22 @@ def run(options: argparse.Namespace) -> None:
     import jax
 
     jax.config.update("jax_enable_x64", True)  # the walk is compared with the simulation to the last digits
-    from ergodrift.experiments.network import Demo, demo
+    from ergodrift.experiments.network import DemoConfig, run_demo
     from ergodrift.experiments.reproduce import write_whole
     from ergodrift.report.network import describe, network_page
 
     try:
         check.number("--patience", options.patience, above=0)
-        config = Demo(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Demo)})
+        config = DemoConfig(**{field.name: getattr(options, field.name) for field in dataclasses.fields(DemoConfig)})
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     needs("walk moves its tokens with", "ray", "ray", *(["dp_accounting"] if config.noise else []))
     keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force, ("index.html",))
     make_room(options.out)
     ready()
-    engine: dict[str, Any] = {name: getattr(options, name) for name in ("address", "checkpoint", "patience")}
-    walked, found = demo(config, **engine)
-    drawn = describe(walked, found.pop("places"))
-    results = {**found, "walk": drawn}
+    walked, found = run_demo(config, address=options.address, checkpoint=options.checkpoint, patience=options.patience)
+    places = found.pop("places")
+    results = {**found, "walk": describe(walked, places)}
     write_whole(options.out / "results.json", json.dumps(results, allow_nan=False))
     write_whole(options.out / "index.html", network_page(results))
     print(walked)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from ergodrift._core import check
 from ergodrift._core.arrays import as_arrays
 from ergodrift.distributed.privacy import Privacy
+from ergodrift.types import PyTree
 
 READERS = (".npy", ".npz", ".parquet", ".arrow", ".feather")
 
@@ -31,7 +31,7 @@ class Agent:
         privacy: what is done to every answer before it leaves; nothing unless given.
     """
 
-    data: Any
+    data: PyTree | Callable[[], PyTree] | str | Path
     name: str | None = None
     resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
     privacy: Privacy | None = None
@@ -44,7 +44,7 @@ class Agent:
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
             raise TypeError(f"privacy must be a Privacy(clip=...), got {self.privacy!r}")
 
-    def load(self) -> Any:
+    def load(self) -> PyTree:
         """The data, as a pytree of arrays; called in the agent's own process."""
         data = self.data
         if isinstance(data, Callable):
@@ -58,14 +58,14 @@ class Agent:
         return data
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> PyTree:
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow  # noqa: F401 # type: ignore[reportUnusedImport]
     except ImportError:
         raise ImportError(f'reading {path} needs pyarrow: pip install "ergodrift[ray]"') from None
     if path.suffix == ".parquet":
@@ -75,7 +75,7 @@ def _read(path: Path) -> Any:
     return read_table(path)
 
 
-def _read_arrow(path: Path) -> Any:
+def _read_arrow(path: Path) -> PyTree:
     """A file of Arrow's file format, which is Feather's too, or of its stream format, which has no mark of its own."""
     import pyarrow
     from pyarrow.feather import read_table

@@ -9,16 +9,20 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Generator, Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from ergodrift.distributed.actor import AgentActor
 from ergodrift.distributed.agent import Agent
-from ergodrift.distributed.desk import Desk
-from ergodrift.distributed.parcel import parcel
+from ergodrift.distributed.serialization import serialize
 
-START = 120.0  # seconds that agents have at least to start and to load their data
-KNOCK = 10.0  # seconds for a cluster's machine to answer at all
-AGAIN = 0.02  # seconds before an agent whose process died is asked again, or one that is away is looked for
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+START_TIMEOUT = 120.0  # seconds that agents have at least to start and to load their data
+CONNECT_TIMEOUT = 10.0  # seconds for a cluster's machine to answer at all
+RETRY_DELAY = 0.02  # seconds before an agent whose process died is asked again, or one that is away is looked for
 
 
 class AgentError(RuntimeError):
@@ -29,17 +33,17 @@ class QuorumError(RuntimeError):
     """Too few agents are left to go on; the message says where the state of the walk is kept."""
 
 
-def members(agents: Any) -> list[Agent]:
+def agent_list(agents: object) -> list[Agent]:
     """The agents as a list, which holds nothing else and is not empty."""
     if isinstance(agents, Agent) or not isinstance(agents, Iterable):
         raise TypeError(f"agents must be a list of Agent(data), got {type(agents).__name__}: {agents!r}")
-    agents = list(agents)
-    for agent in agents:
+    found = list(agents)
+    for agent in found:
         if not isinstance(agent, Agent):
             raise TypeError(f"agents must hold Agent(data), got {type(agent).__name__}: {agent!r}")
-    if not agents:
+    if not found:
         raise ValueError("agents is empty; pass one Agent(data) for each node of the graph")
-    return agents
+    return found
 
 
 class Network:
@@ -56,47 +60,49 @@ class Network:
             have your code.
     """
 
-    def __init__(self, agents: Iterable[Agent], *, address: str | None = None, runtime_env: Any = None) -> None:
-        self.agents = members(agents)
+    def __init__(
+        self, agents: Iterable[Agent], *, address: str | None = None, runtime_env: Mapping[str, object] | None = None
+    ) -> None:
+        self.agents = agent_list(agents)
         self.names = [agent.name or f"agent {number}" for number, agent in enumerate(self.agents)]
         if len(set(self.names)) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"agents: two of them have the name {twice!r}")
         self.walking = threading.Lock()
-        self.ray = _ray()
+        self.ray = _import_ray()
         self.owns_cluster = _join(self.ray, address)
         self.runtime_env = runtime_env
-        self.desks: list[Any] = []
+        self.actors: list[Any] = []
         try:
-            self.desks = [self._start(number) for number in range(len(self.agents))]
-            self.ask = [desk.answer.remote for desk in self.desks]  # looked up once: Ray makes a new object every time
+            self.actors = [self._start(number) for number in range(len(self.agents))]
+            self.ask = [actor.answer.remote for actor in self.actors]  # once: Ray makes a new object every time
         except BaseException:
             self.close()  # a cluster that nobody knows of would stay
             raise
 
     def _start(self, number: int) -> Any:
-        """A desk for this agent, on a node that has what it needs; Ray restarts it whenever its process dies."""
+        """An actor for this agent, on a node that has what it needs; Ray restarts it whenever its process dies."""
         agent = self.agents[number]
         needs = dict(agent.resources)
         options: dict[str, Any] = {"num_cpus": needs.pop("CPU", 0), "num_gpus": needs.pop("GPU", 0)}
         if self.runtime_env is not None:
             options["runtime_env"] = self.runtime_env
         # Ray would note every hop for its dashboard, which takes time from the hop.
-        desk = self.ray.remote(Desk).options(
+        actor = self.ray.remote(AgentActor).options(
             resources=needs, max_restarts=-1, max_task_retries=0, enable_task_events=False, **options
         )
-        return desk.remote(parcel(agent), number)
+        return actor.remote(serialize(agent), number)
 
-    def revive(self, number: int, error: Exception) -> None:
+    def restart(self, number: int, error: Exception) -> None:
         """Start an agent anew where Ray has given it up; one that Ray is restarting is left to that."""
         if isinstance(error, self.ray.exceptions.ActorDiedError):
-            desk = self._start(number)
-            self.desks[number], self.ask[number] = desk, desk.answer.remote
+            actor = self._start(number)
+            self.actors[number], self.ask[number] = actor, actor.answer.remote
 
     @contextlib.contextmanager
-    def one_walk(self) -> Iterator[None]:
-        """Nobody else walks here meanwhile: an agent knows one walk at a time."""
-        if not self.desks:
+    def exclusive(self) -> Generator[None]:
+        """Refuse other walks meanwhile: an agent knows one at a time."""
+        if not self.actors:
             raise RuntimeError("agents: this Network is closed; make a new one, and walk inside its `with` block")
         if not self.walking.acquire(blocking=False):
             raise RuntimeError("agents: there is a walk on this Network already; make another Network for this one")
@@ -105,19 +111,21 @@ class Network:
         finally:
             self.walking.release()
 
-    def open(self, walk: bytes, program: bytes, patience: float) -> tuple[int, list[dict[str, str]]]:
-        """Make all agents ready for a walk; the number of constraints, on which they must agree, and what their
+    def prepare(self, walk: bytes, spec: bytes, patience: float) -> tuple[int, list[dict[str, str]]]:
+        """Prepare all agents for a walk; the number of constraints, on which they must agree, and what their
         functions compute."""
-        shared, deadline = self.ray.put(program), time.monotonic() + max(patience, START)
-        asked = [desk.open.remote(walk, shared) for desk in self.desks]
-        opened = [self._opened(number, walk, shared, ref, deadline) for number, ref in enumerate(asked)]
-        counts = [count for count, _ in opened]
+        shared, deadline = self.ray.put(spec), time.monotonic() + max(patience, START_TIMEOUT)
+        asked = [actor.prepare.remote(walk, shared) for actor in self.actors]
+        prepared = [self._await_prepared(number, walk, shared, ref, deadline) for number, ref in enumerate(asked)]
+        counts = [count for count, _ in prepared]
         for name, count in zip(self.names, counts, strict=True):
             if count != counts[0]:
                 raise AgentError(f"{name} has {count} constraints, but {self.names[0]} has {counts[0]}")
-        return counts[0], [functions for _, functions in opened]
+        return counts[0], [functions for _, functions in prepared]
 
-    def _opened(self, number: int, walk: bytes, program: Any, ref: Any, deadline: float) -> tuple[int, dict[str, str]]:
+    def _await_prepared(
+        self, number: int, walk: bytes, spec: ObjectRef, ref: ObjectRef, deadline: float
+    ) -> tuple[int, dict[str, str]]:
         name, needs, faults = self.names[number], dict(self.agents[number].resources), self.ray.exceptions
         while True:
             try:
@@ -128,38 +136,38 @@ class Network:
                 if time.monotonic() >= deadline or "creation task" in str(error):
                     hint = f"; is there a node with {needs}?" if needs else ""
                     raise AgentError(f"{name} was not ready in time{hint} ({error})") from error
-                self.revive(number, error)
-                time.sleep(AGAIN)
-                ref = self.desks[number].open.remote(walk, program)
+                self.restart(number, error)
+                time.sleep(RETRY_DELAY)
+                ref = self.actors[number].prepare.remote(walk, spec)
 
     def processes(self) -> list[int]:
         """The process of each agent, on its own machine; waits for those that are being restarted."""
-        deadline = time.monotonic() + START
+        deadline = time.monotonic() + START_TIMEOUT
         while True:
             try:
-                return self.ray.get([desk.here.remote() for desk in self.desks], timeout=START)
+                return self.ray.get([actor.process_id.remote() for actor in self.actors], timeout=START_TIMEOUT)
             except self.ray.exceptions.RayActorError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(AGAIN)
+                time.sleep(RETRY_DELAY)
 
     def close(self) -> None:
         """End the agents' processes, and the cluster where it was started here."""
         if self.ray.is_initialized():
-            for desk in self.desks:
-                self.ray.kill(desk)
+            for actor in self.actors:
+                self.ray.kill(actor)
             if self.owns_cluster:
                 self.ray.shutdown()
-        self.desks, self.ask = [], []
+        self.actors, self.ask = [], []
 
     def __enter__(self) -> Network:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _ray() -> Any:
+def _import_ray() -> ModuleType:
     try:
         import ray
     except ImportError:
@@ -167,7 +175,7 @@ def _ray() -> Any:
     return ray
 
 
-def _join(ray: Any, address: str | None) -> bool:
+def _join(ray: ModuleType, address: str | None) -> bool:
     """Join the cluster, or start one; whether that was done here, so that leaving it is, too."""
     if ray.is_initialized():
         joined = ray.get_runtime_context().gcs_address
@@ -175,7 +183,7 @@ def _join(ray: Any, address: str | None) -> bool:
             raise ValueError(f"address={address!r}, but this process has joined {joined}; call ray.shutdown() first")
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    _knock(address)
+    _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         options["include_dashboard"] = False
@@ -186,13 +194,13 @@ def _join(ray: Any, address: str | None) -> bool:
     return True
 
 
-def _knock(address: str) -> None:
-    """See that somebody is there: Ray would try for a quarter of an hour."""
+def _check_reachable(address: str) -> None:
+    """Raise where nobody listens: Ray would try for a quarter of an hour."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConnectionError(
             f"address={address!r}: nobody answers there ({error}); is the cluster up, and its port open?"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import numpy as np
 
 from ergodrift.data.chain import MarkovChain
 from ergodrift.engine.result import Result
+from ergodrift.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,26 +21,26 @@ class Walk:
             where a token had to go elsewhere or hold its place.
         solution: the mean of the tokens' solutions, or all of them, leading axis tokens, with combine=None.
         agents: the names of the agents, in the order of the arrays below.
-        visits: (agents,) answers that were taken in, a token each.
+        visits: (agents,) answers that were absorbed, one per token.
         held: (tokens,) hops at which a token held its place and made no round.
         unanswered: (agents,) how many of these were for want of this agent's answer.
         set_aside: why, for each agent that was not there at the end.
         messages: (agents,) questions and answers that travelled.
         bytes: (agents,) what these held, without what Ray and the network wrap around it.
         hops: how often all tokens moved.
-        local_rounds: rounds made of each answer.
+        local_rounds: rounds per visit.
         seconds: how long this took, waiting included; of the last part, where a walk was resumed.
-        rate: hops a second, all tokens counted, from the second hop on (compilation is over by then).
-        restarts: (agents,) how often an agent had not heard of the walk, as a process that was restarted.
+        rate: hops per second, all tokens counted, from the second hop on (compilation is over by then).
+        restarts: (agents,) how often an agent did not know the walk, as after a restart of its process.
         late: answers that came after their hop was made without them, and were discarded.
         epsilon: for each agent with noise, the privacy cost, at its delta, of all its answers in this walk; those of
             other walks on the same data come on top.
-        pieces: in how many parts the agents that are not set aside fall; a token stays in its own.
+        components: how many connected components the agents that are not set aside form; a token stays in its own.
         chain: the walk, as a Markov chain on the agents.
     """
 
     result: Result
-    solution: Any
+    solution: PyTree
     agents: tuple[str, ...]
     visits: np.ndarray
     held: np.ndarray
@@ -55,16 +55,16 @@ class Walk:
     restarts: np.ndarray
     late: int
     epsilon: dict[str, float]
-    pieces: int
+    components: int
     chain: MarkovChain
 
     @property
-    def x(self) -> Any:
+    def x(self) -> PyTree:
         """The tokens' last points."""
         return jax.tree.map(lambda leaf: leaf[:, -1], self.result.x)
 
     @property
-    def queue(self) -> Any:
+    def queue(self) -> Array:
         """The tokens' last queues."""
         return self.result.queue[:, -1]
 
@@ -72,11 +72,11 @@ class Walk:
         tokens = len(np.asarray(self.result.seeds))
         head = (
             f"{self.result.name}: {tokens} token{'s' * (tokens > 1)}, {self.hops:,} hops each, "
-            f"{self.local_rounds} round{'s' * (self.local_rounds > 1)} a visit; {self.rate:,.0f} hops a second, "
+            f"{self.local_rounds} round{'s' * (self.local_rounds > 1)} per visit; {self.rate:,.0f} hops per second, "
             f"{self.held.sum()} held, {self.late} late"
         )
-        if self.pieces > 1:
-            head += f"; without those set aside the agents fall into {self.pieces} parts"
+        if self.components > 1:
+            head += f"; without those set aside the graph has {self.components} components"
         wide = max(len(name) for name in (*self.agents, "agent"))
         columns = f"{'visits':>12}{'messages':>12}{'kB':>12}{'restarts':>10}"
         lines = [head, f"{'agent':{wide}}{columns}"]

@@ -11,15 +11,16 @@ import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core import check, tree
-from ergodrift.types import Feedback
+from ergodrift.types import Feedback, Key
 
+T = TypeVar("T")
 PARTS = ("loss", "loss_grad", "constraints", "constraint_jac")
 
 
@@ -51,7 +52,7 @@ class Privacy:
             answer. Such answers are counted, but for those between a hub's last checkpoint and its own end.
     """
 
-    clip: Any
+    clip: float | Mapping[str, float]
     noise: float = 0.0
     delta: float = 1e-5
     secret: str | Path | None = None
@@ -65,12 +66,13 @@ class Privacy:
         object.__setattr__(self, "noise", check.number("noise", self.noise, at_least=0))
         object.__setattr__(self, "delta", check.number("delta", self.delta, above=0, below=1))
 
-    def guard(self, feedback: Feedback, key: jax.Array) -> Feedback:
+    def guard(self, feedback: Feedback, key: Key) -> Feedback:
         """What may leave of an answer. `key` must be of this answer alone."""
+        bounds = cast("Mapping[str, float]", self.clip)  # as it was made when it was checked
         keys = zip(PARTS, jax.random.split(key, len(PARTS)), strict=True)
-        return Feedback(**{part: self._guarded(getattr(feedback, part), self.clip[part], one) for part, one in keys})
+        return Feedback(**{part: self._guarded(getattr(feedback, part), bounds[part], one) for part, one in keys})
 
-    def _guarded(self, part: Any, bound: float, key: jax.Array) -> Any:
+    def _guarded(self, part: T, bound: float, key: Key) -> T:
         leaves, structure = jax.tree.flatten(part)
         leaves = [jnp.where(jnp.isfinite(leaf), leaf, 0) for leaf in leaves]
         # Squares of entries of at most 1 do not overflow. They are divided, since 1 / largest may underflow to 0.
@@ -123,7 +125,7 @@ class Secret:
 def _kept(path: Path) -> bytes:
     """The secret in this file, which is made if it is not there, for its owner's eyes alone.
 
-    It gets its name when it is whole, unless another process was first: then that one's secret is everybody's.
+    It gets its name when it is whole, unless another process was first: then that one's secret is all_present's.
     """
     if not path.exists():
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as file:  # mode 0600

@@ -1,9 +1,9 @@
-"""The tokens at the hub: the carry of the core's own loop, one row a token, with feedback that comes from elsewhere."""
+"""The tokens at the hub: the carry of the core's own loop, one row per token, with feedback from elsewhere."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,35 +13,36 @@ from ergodrift._core import tree
 from ergodrift.data.sampler import BLOCK, Transitions, random_block
 from ergodrift.data.source import level_keys, path_keys, seed_keys
 from ergodrift.distributed import wire
-from ergodrift.distributed.wire import Program, Token, Visit
+from ergodrift.distributed.wire import Token, Visit, WalkSpec
 from ergodrift.engine import loop
 from ergodrift.methods.method import zero_feedback
-from ergodrift.types import Feedback
+from ergodrift.types import Array, Feedback, Key, PyTree, Scalar
 
+T = TypeVar("T")
 MOVED, STAYED, DIVERGED = range(3)  # what becomes of a token at a hop
 
 
-class Bits(NamedTuple):
+class RandomBits(NamedTuple):
     """A sampler that hands out its random bits: the hub decides with them, since a token may have to hold its place."""
 
-    def start(self, key: jax.Array) -> jax.Array:
+    def start(self, key: Key) -> Key:
         return key
 
-    def block(self, key: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def block(self, key: Key, number: jax.Array) -> tuple[Key, jax.Array]:
         return key, random_block(key, number)
 
 
 @jax.jit
-def next_places(chain: Transitions, places: Any, bits: Any, number: Any) -> jax.Array:
+def next_places(chain: Transitions, places: Array, bits: jax.Array, number: Scalar) -> jax.Array:
     """Where tokens go from there by this move of a block of hops."""
     return jax.vmap(chain.move)(jnp.asarray(places, jnp.int32), bits[:, number])
 
 
 @jax.jit
-def route(chain: Transitions, places: Any, bits: Any, first: Any) -> jax.Array:
+def route(chain: Transitions, places: Array, bits: jax.Array, first: Scalar) -> jax.Array:
     """Where tokens are after each move of a block of hops, (BLOCK, tokens), standing at `places` before the `first`."""
 
-    def move(places: Any, number: Any) -> tuple[Any, Any]:
+    def move(places: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
         places = jnp.where(number < jnp.asarray(first, jnp.int32), places, next_places(chain, places, bits, number))
         return places, places
 
@@ -54,146 +55,146 @@ class Tokens(NamedTuple):
     One array, since each that goes into a compiled function, or comes out of it, adds to the time of a hop.
     """
 
-    moving: Any
+    moving: jax.Array
     resting: loop.Carry  # None where `moving` has it
 
 
 class Hub:
     """The compiled functions of a walk on its tokens; two walks that differ in numbers only share them."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        answer = wire.row(_answer(program))
+    def __init__(self, spec: WalkSpec) -> None:
+        self.spec = spec
+        answer = wire.packed_shape(_answer(spec))
         self.word, self.width = answer.dtype, answer.shape[0]
-        self.answer_bytes, self.question_bytes = wire.size(answer), wire.size(wire.question(program))
-        self.start = wire.bound(start, program)
-        self.packed = wire.bound(packed, program)
-        self.unpacked = wire.bound(unpacked, program)
-        self.questions = wire.bound(questions, program)
-        self.block = wire.bound(block, program, donate=True)
-        self.observe = wire.bound(observe, program)
-        self._arrive = wire.bound(arrive, program, donate=True)
+        self.answer_bytes, self.question_bytes = wire.num_bytes(answer), wire.num_bytes(wire.question_shape(spec))
+        self.start = wire.compile_for(spec, start)
+        self.pack = wire.compile_for(spec, pack)
+        self.unpack = wire.compile_for(spec, unpack)
+        self.questions = wire.compile_for(spec, questions)
+        self.next_block = wire.compile_for(spec, next_block, donate=True)
+        self.observe = wire.compile_for(spec, observe)
+        self._absorb = wire.compile_for(spec, absorb, donate=True)
 
-    def arrive(self, tokens: Tokens, sheet: np.ndarray) -> tuple[Tokens, np.ndarray]:
+    def absorb(self, tokens: Tokens, answers: np.ndarray) -> tuple[Tokens, np.ndarray]:
         """The tokens after all answers, and the next questions, whose last word says what became of the token.
 
-        The sheet has for each token, row after row: the answer, who was asked, and 1 if there is an answer. The token
+        `answers` has for each token, row after row: the answer, who was asked, and 1 if there is an answer. The token
         has MOVED; or, without an answer or with one that is not finite, it has STAYED as it is, to the last bit; or so
         it has because it would have become infinite itself: DIVERGED.
         """
-        moving, questions = self._arrive(tokens.moving, sheet)
+        moving, questions = self._absorb(tokens.moving, answers)
         return Tokens(moving, tokens.resting), np.asarray(questions)
 
 
-def start(program: Program, starts: Any, levels: Any) -> Tokens:
+def start(spec: WalkSpec, starts: Key, levels: Key) -> Tokens:
     """The tokens before the first hop."""
-    return packed(program, _first(program, starts, levels))
+    return pack(spec, _first(spec, starts, levels))
 
 
-def packed(program: Program, carry: loop.Carry) -> Tokens:
-    """The tokens that a carry of the core's loop holds, one row a token."""
-    moving = {name: getattr(carry, name) for name in _moving(program)}
+def pack(spec: WalkSpec, carry: loop.Carry) -> Tokens:
+    """The tokens that a carry of the core's loop holds, one row per token."""
+    moving = {name: getattr(carry, name) for name in _moving(spec)}
     return Tokens(jax.vmap(wire.pack)(moving), carry._replace(**dict.fromkeys(moving)))
 
 
-def unpacked(program: Program, tokens: Tokens) -> loop.Carry:
+def unpack(spec: WalkSpec, tokens: Tokens) -> loop.Carry:
     """The carry of the core's loop."""
-    moving = jax.vmap(lambda words: wire.unpack(words, _like(program)))(tokens.moving)
+    moving = jax.vmap(lambda words: wire.unpack(words, _moving_shapes(spec)))(tokens.moving)
     return tokens.resting._replace(**moving)
 
 
-def questions(program: Program, tokens: Tokens) -> jax.Array:
-    """What the agents are asked first, one row a token, as `arrive` leaves it."""
-    return jax.vmap(lambda one: _question(program, one, STAYED))(unpacked(program, tokens))
+def questions(spec: WalkSpec, tokens: Tokens) -> jax.Array:
+    """What the agents are asked first, one row per token, as `absorb` leaves it."""
+    return jax.vmap(lambda one: _question(spec, one, STAYED))(unpack(spec, tokens))
 
 
-def arrive(program: Program, moving: Any, sheet: Any) -> tuple[Any, jax.Array]:
+def absorb(spec: WalkSpec, moving: jax.Array, answers: jax.Array) -> tuple[jax.Array, jax.Array]:
     """All answers taken in: what moves, and the next questions, with what became of the tokens as their last words."""
-    take = _take_feedback if program.local_rounds == 1 else _take_visit
-    answer_like, token_like = _answer(program), _like(program)
-    resting: dict[str, Any] = {name: None for name in loop.Carry._fields if name not in token_like}
+    take = _absorb_feedback if spec.local_rounds == 1 else _absorb_visit
+    answer_like, token_like = _answer(spec), _moving_shapes(spec)
+    resting: dict[str, PyTree] = {name: None for name in loop.Carry._fields if name not in token_like}
 
-    def one(words: Any, row: Any) -> tuple[Any, jax.Array]:
+    def one(words: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
         answer, carry = wire.unpack(row[:-2], answer_like), loop.Carry(**wire.unpack(words, token_like), **resting)
-        new = take(program, carry, answer, row[-2].astype(jnp.int32))
+        new = take(spec, carry, answer, row[-2].astype(jnp.int32))
         # All of the answer is looked at: a gradient that is not finite may wait in a window for rounds before it shows.
         numbers = [leaf for leaf in jax.tree.leaves(answer) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         finite, sound = loop.finite(numbers), loop.finite((new.state.x, new.state.queue, new.weights))
-        if program.local_rounds > 1:  # the answer is the token: who is at fault, the agent says
+        if spec.local_rounds > 1:  # the answer is the token: who is at fault, the agent says
             finite, sound = answer[1] == 1, finite & sound
         good = (row[-1] == 1) & finite
         carry = _select(good & sound, new, carry)
         kept = wire.pack({name: getattr(carry, name) for name in token_like})
-        return kept, _question(program, carry, jnp.where(good, jnp.where(sound, MOVED, DIVERGED), STAYED))
+        return kept, _question(spec, carry, jnp.where(good, jnp.where(sound, MOVED, DIVERGED), STAYED))
 
-    return jax.vmap(one)(moving, sheet.reshape(len(moving), -1))
+    return jax.vmap(one)(moving, answers.reshape(len(moving), -1))
 
 
-def block(program: Program, tokens: Tokens, hop: Any) -> Tokens:
+def next_block(spec: WalkSpec, tokens: Tokens, hop: Scalar) -> Tokens:
     """The tokens at the start of the block of hops that begins here, with its random bits."""
-    carry = jax.vmap(lambda one: loop.next_block(program.setup, one, hop))(unpacked(program, tokens))
-    return packed(program, _as_kept(program, carry))
+    carry = jax.vmap(lambda one: loop.next_block(spec.setup, one, hop))(unpack(spec, tokens))
+    return pack(spec, _without_prefetch(spec, carry))
 
 
-def observe(program: Program, tokens: Tokens, taken: Any) -> loop.Record:
+def observe(spec: WalkSpec, tokens: Tokens, taken: jax.Array) -> loop.Record:
     """The records of tokens that have taken so many samples."""
-    carry = unpacked(program, tokens)
-    return jax.vmap(lambda one, taken: loop.observe(program.setup, one, taken))(carry, taken)
+    carry = unpack(spec, tokens)
+    return jax.vmap(lambda one, taken: loop.observe(spec.setup, one, taken))(carry, taken)
 
 
-def _first(program: Program, starts: Any, levels: Any) -> loop.Carry:
-    return _as_kept(program, loop.start(program.setup, program.x0, program.num_constraints, starts, levels))
+def _first(spec: WalkSpec, starts: Key, levels: Key) -> loop.Carry:
+    return _without_prefetch(spec, loop.start(spec.setup, spec.x0, spec.num_constraints, starts, levels))
 
 
-def _moving(program: Program) -> tuple[str, ...]:
+def _moving(spec: WalkSpec) -> tuple[str, ...]:
     """The parts of a carry that a hop changes."""
-    return "state", "weights", "recent" if program.local_rounds == 1 else "settled"
+    return "state", "weights", "recent" if spec.local_rounds == 1 else "settled"
 
 
-def _like(program: Program) -> dict[str, Any]:
+def _moving_shapes(spec: WalkSpec) -> dict[str, PyTree]:
     """The shapes of what moves, of one token."""
     keys = seed_keys(1)
-    carry = jax.eval_shape(functools.partial(_first, program), path_keys(keys), level_keys(keys))
-    return {name: jax.tree.map(_row, getattr(carry, name)) for name in _moving(program)}
+    carry = jax.eval_shape(functools.partial(_first, spec), path_keys(keys), level_keys(keys))
+    return {name: jax.tree.map(_row, getattr(carry, name)) for name in _moving(spec)}
 
 
-def _row(leaf: Any) -> jax.ShapeDtypeStruct:
+def _row(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
-def _as_kept(program: Program, carry: loop.Carry) -> loop.Carry:
+def _without_prefetch(spec: WalkSpec, carry: loop.Carry) -> loop.Carry:
     # Where agents make the rounds they draw levels themselves, and the hub has no use for them.
-    return carry if program.local_rounds == 1 else carry._replace(state=wire.unstocked(carry.state))
+    return carry if spec.local_rounds == 1 else carry._replace(state=wire.without_prefetch(carry.state))
 
 
-def _question(program: Program, carry: loop.Carry, became: Any) -> jax.Array:
+def _question(spec: WalkSpec, carry: loop.Carry, outcome: Scalar) -> jax.Array:
     """What is asked of a token, and what became of it."""
-    asked = carry.state.x if program.local_rounds == 1 else Token(wire.unstocked(carry.state), carry.weights)
+    asked = carry.state.x if spec.local_rounds == 1 else Token(wire.without_prefetch(carry.state), carry.weights)
     question = wire.pack(asked)
-    return jnp.append(question, jnp.asarray(became, question.dtype))
+    return jnp.append(question, jnp.asarray(outcome, question.dtype))
 
 
-def _answer(program: Program) -> Any:
+def _answer(spec: WalkSpec) -> tuple[PyTree, ...]:
     """What an answer packs."""
-    if program.local_rounds == 1:
-        return zero_feedback(program.x0, program.num_constraints)[:4]
-    return Visit(*wire.blank_token(program), wire.zero_sums(program)), jnp.int32(1)
+    if spec.local_rounds == 1:
+        return zero_feedback(spec.x0, spec.num_constraints)[:4]
+    return Visit(*wire.token_shapes(spec), wire.zero_sums(spec)), jnp.int32(1)
 
 
-def _take_feedback(program: Program, carry: loop.Carry, answer: Any, agent: Any) -> loop.Carry:
-    return loop.take_in(program.setup, carry, Feedback(*answer, state=agent))
+def _absorb_feedback(spec: WalkSpec, carry: loop.Carry, answer: tuple[PyTree, ...], agent: jax.Array) -> loop.Carry:
+    return loop.take_in(spec.setup, carry, Feedback(*answer, state=agent))
 
 
-def _take_visit(program: Program, carry: loop.Carry, answer: Any, agent: Any) -> loop.Carry:
+def _absorb_visit(spec: WalkSpec, carry: loop.Carry, answer: tuple[PyTree, ...], agent: jax.Array) -> loop.Carry:
     visit, _ = answer
     settled = tree.compensated_add(carry.settled, visit.recent)
     return carry._replace(state=visit.state, weights=visit.weights, settled=settled)
 
 
-def _select(ready: Any, new: Any, old: Any) -> Any:
+def _select(ready: jax.Array, new: T, old: T) -> T:
     """`tree.select` for trees with keys among their leaves, which never change."""
 
-    def leaf(new: Any, old: Any) -> Any:
+    def leaf(new: jax.Array, old: jax.Array) -> jax.Array:
         return old if jnp.issubdtype(old.dtype, jax.dtypes.prng_key) else jnp.where(ready, new, old)
 
     return jax.tree.map(leaf, new, old)

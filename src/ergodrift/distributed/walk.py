@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check
 from ergodrift._core.signature import code
@@ -19,13 +20,13 @@ from ergodrift.data.sampler import BLOCK, draw
 from ergodrift.data.source import Stream, path_keys, seed_keys
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
-from ergodrift.distributed.network import Network, members
+from ergodrift.distributed.network import Network, agent_list
 from ergodrift.distributed.outcome import Walk
-from ergodrift.distributed.parcel import parcel
-from ergodrift.distributed.roll import Roll
-from ergodrift.distributed.tokens import Bits, Hub
-from ergodrift.distributed.trip import Trip
-from ergodrift.distributed.wire import Program
+from ergodrift.distributed.roster import Roster
+from ergodrift.distributed.serialization import serialize
+from ergodrift.distributed.tokens import Hub, RandomBits
+from ergodrift.distributed.walk_loop import WalkLoop
+from ergodrift.distributed.wire import WalkSpec
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import Checkpoint
 from ergodrift.engine.result import Result
@@ -34,29 +35,30 @@ from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
+from ergodrift.types import Key, PyTree
 
 
 def walk(
-    problem: Problem,
-    graph: Any,
-    agents: Iterable[Agent] | Network,
     algorithm: Algorithm,
+    problem: Problem,
+    graph: object,
+    agents: Iterable[Agent] | Network,
     *,
-    x0: Any,
+    x0: PyTree,
     num_samples: int,
-    tokens: Any = 1,
+    tokens: ArrayLike = 1,
     local_rounds: int = 1,
     kind: str = "metropolis",
-    paths: Any = None,
-    record: Any = 200,
-    average: Any = None,
+    paths: ArrayLike | None = None,
+    record: ArrayLike = 200,
+    average: str | tuple[str, int] | None = None,
     combine: str | None = "mean",
     patience: float = 60.0,
     quorum: int | None = None,
-    checkpoint: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
     address: str | None = None,
-    runtime_env: Any = None,
+    runtime_env: Mapping[str, object] | None = None,
 ) -> Walk:
     """Walk tokens over agents that keep their data (Kim and Lee, section 2, with agents as states).
 
@@ -70,18 +72,18 @@ def walk(
     in samples, is about k times as long: set `edpp(tau_mix)` by that.
 
     All tokens hop together; those at the same agent travel in one message. An agent whose process dies is restarted and
-    asked again. One that is silent for `patience` seconds is away until it is heard of again, and one that answers NaN
+    asked again. One that is silent for `patience` seconds is away until it responds again, and one that answers NaN
     or a wrong shape, or three times in a row nothing, is set aside. A token that would move to an agent who is not
     there holds its place, as in a self-loop of the chain, and takes its sample there (a Metropolis walk on those who
     are left: their law stays what it was, up to a factor). Where that fails too, as at the hop on which an agent is
     missed, it makes no round and draws its next move from where it stands; `held` counts these hops.
 
     Args:
-        problem: loss, constraints and domain. It is sent to the agents with what it uses of your own modules; installed
-            packages that it uses must be there.
+        algorithm: such as `edpp(tau_mix)`, or one of your own.
+        problem: loss, constraints and domain. It is sent to the agents, with the algorithm and what both use of your
+            own modules; installed packages that they use must be there.
         graph: a networkx graph or adjacency matrix, or a `MarkovChain`; agent i is at its i-th node.
         agents: an `Agent` for each node, or a `Network` of them that lasts longer than this walk.
-        algorithm: such as `edpp(tau_mix)`.
         x0: x_1, the same for all tokens; its precision is the walk's.
         num_samples: rounds' samples of each token, a multiple of `local_rounds`.
         tokens: a count, or the seeds of their paths.
@@ -108,7 +110,7 @@ def walk(
         QuorumError: too few agents are left; the checkpoint holds the walk.
         NonFiniteError: a token has become infinite by answers that are finite.
     """
-    for name, value, wanted in [("problem", problem, Problem), ("algorithm", algorithm, Algorithm)]:
+    for name, value, wanted in [("algorithm", algorithm, Algorithm), ("problem", problem, Problem)]:
         if not isinstance(value, wanted):
             raise TypeError(f"{name} must be of type {wanted.__name__}, got {type(value).__name__}: {value!r}")
     chain = graph if isinstance(graph, MarkovChain) else MarkovChain.from_graph(graph, kind)
@@ -122,11 +124,11 @@ def walk(
         raise ValueError(f"combine must be 'mean' or None, got {combine!r}")
     keys, grid = seed_keys(tokens, "tokens"), _hops_at(record, num_samples, local_rounds)
     x0 = checked_point(problem.geometry, x0)
-    if paths is not None:
-        paths = _checked_paths(paths, len(keys), num_samples // local_rounds, chain.num_states)
+    num_hops = num_samples // local_rounds
+    visited = None if paths is None else _checked_paths(paths, len(keys), num_hops, chain.num_states)
     if isinstance(agents, Network) and (address is not None or runtime_env is not None):
         raise ValueError("address and runtime_env belong to the Network: pass them there")
-    agents = agents if isinstance(agents, Network) else members(agents)
+    agents = agents if isinstance(agents, Network) else agent_list(agents)
     count = len(agents.agents if isinstance(agents, Network) else agents)
     if count != chain.num_states:
         raise ValueError(f"graph has {chain.num_states} nodes, but there are {count} agents; one at each node")
@@ -134,7 +136,7 @@ def walk(
     weighing = Average.of(algorithm.average if average is None else average)
     estimator = algorithm.estimator.for_run(num_samples, None, chain.stationary)
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
-    setup = loop.Setup(problem, method, Stream(Bits(), None), None, weighing)
+    setup = loop.Setup(problem, method, Stream(RandomBits(), None), None, weighing)
 
     with contextlib.ExitStack() as stack:
         if checkpoint is not None:  # a folder that is not there, or a file in use, is found before any process starts
@@ -143,18 +145,18 @@ def walk(
             network = agents
         else:
             network = stack.enter_context(Network(agents, address=address, runtime_env=runtime_env))
-        stack.enter_context(network.one_walk())
+        stack.enter_context(network.exclusive())
         walk_id = uuid.uuid4().bytes
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
         told = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)
         batch = 1 << (-(-len(keys) // count) - 1).bit_length()  # an agent's share of the tokens, or up to twice that
-        program = wire.on_host(Program(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64"))))
-        sent = parcel(program)
-        num_constraints, functions = network.open(walk_id, sent, patience)
-        program = dataclasses.replace(program, setup=setup, num_constraints=num_constraints)
-        hub = Hub(program)
-        roll = Roll(network, walk_id, sent, hub.question_bytes, hub.answer_bytes, local_rounds, patience)
-        trip = Trip(hub, roll, chain, keys, paths, num_samples // local_rounds, grid, quorum)
+        spec = wire.on_host(WalkSpec(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64"))))
+        sent = serialize(spec)
+        num_constraints, functions = network.prepare(walk_id, sent, patience)
+        spec = dataclasses.replace(spec, setup=setup, num_constraints=num_constraints)
+        hub = Hub(spec)
+        roster = Roster(network, walk_id, sent, hub.question_bytes, hub.answer_bytes, local_rounds, patience)
+        hops = WalkLoop(hub, roster, chain, keys, visited, num_hops, grid, quorum)
         if checkpoint is not None:
             # One epsilon is computed for all answers: they must all have been guarded alike.
             privacy = [(p.clip, p.noise, p.delta) if (p := agent.privacy) else None for agent in network.agents]
@@ -167,15 +169,16 @@ def walk(
                 agents=tuple(network.names),
                 privacy=privacy,
                 records=(grid, num_samples),
-                **{"tokens, paths or x0": (keys, paths, x0)},
+                **{"tokens, paths or x0": (keys, visited, x0)},
             )
-            trip.keep(saved, checkpoint_every)
+            hops.resume(saved, checkpoint_every)
         clock = time.monotonic()
-        trip.go(algorithm.name)
+        hops.run(algorithm.name)
         seconds = time.monotonic() - clock
 
-    seen = _seen(paths, chain, keys, num_samples, local_rounds) if trip.as_drawn else np.zeros((len(keys), 0), np.int32)
-    records = trip.records
+    unknown = np.zeros((len(keys), 0), np.int32)
+    seen = _seen(visited, chain, keys, num_samples, local_rounds) if hops.as_drawn else unknown
+    records = hops.records
     each = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     kept = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
     numbers = np.arange(len(keys)) if np.ndim(tokens) == 0 else np.asarray(tokens).astype(int)
@@ -184,32 +187,32 @@ def walk(
         result=result,
         solution=each if combine is None else jax.tree.map(lambda leaf: leaf.mean(axis=0), each),
         agents=tuple(network.names),
-        visits=np.array(trip.visits),
-        held=trip.held,
-        unanswered=np.array(trip.unanswered),
-        set_aside=roll.missing,
-        messages=np.array(roll.messages),
-        bytes=np.array(roll.bytes),
-        hops=trip.hops,
+        visits=np.array(hops.visits),
+        held=hops.held,
+        unanswered=np.array(hops.unanswered),
+        set_aside=roster.absences,
+        messages=np.array(roster.messages),
+        bytes=np.array(roster.bytes),
+        hops=num_hops,
         local_rounds=local_rounds,
         seconds=seconds,
-        rate=trip.rate,
-        restarts=np.array(roll.restarts),
-        late=roll.late,
-        epsilon=_epsilon(network, roll.asked),
-        pieces=trip.pieces,
+        rate=hops.rate,
+        restarts=np.array(roster.restarts),
+        late=roster.late,
+        epsilon=_epsilon(network, roster.asked),
+        components=hops.components,
         chain=chain,
     )
 
 
-def _functions(problem: Problem, told: list[dict[str, str]]) -> dict[str, Any]:
+def _functions(problem: Problem, told: list[dict[str, str]]) -> dict[str, object]:
     """What loss and constraints compute, as the agents say; as they are written, where an agent keeps that private."""
     if all(told):
         return {name: [agent[name] for agent in told] for name in told[0]}
     return {"loss": code(problem.loss), "constraints": code(problem.constraints)}
 
 
-def _hops_at(record: Any, num_samples: int, local_rounds: int) -> np.ndarray:
+def _hops_at(record: ArrayLike, num_samples: int, local_rounds: int) -> np.ndarray:
     """The hops to record at."""
     if np.ndim(record) == 0:
         return record_grid(record, num_samples // local_rounds)
@@ -219,7 +222,9 @@ def _hops_at(record: Any, num_samples: int, local_rounds: int) -> np.ndarray:
     return grid // local_rounds
 
 
-def _seen(paths: Any, chain: MarkovChain, keys: Any, num_samples: int, local_rounds: int) -> Any:
+def _seen(
+    paths: np.ndarray | None, chain: MarkovChain, keys: Key, num_samples: int, local_rounds: int
+) -> np.ndarray | None:
     """The agent of every sample, for regret; None where the seeds say it."""
     if local_rounds == 1:
         return paths
@@ -229,7 +234,7 @@ def _seen(paths: Any, chain: MarkovChain, keys: Any, num_samples: int, local_rou
     return np.repeat(np.asarray(paths), local_rounds, axis=1)[:, :num_samples]
 
 
-def _checked_paths(paths: Any, tokens: int, hops: int, agents: int) -> np.ndarray:
+def _checked_paths(paths: ArrayLike, tokens: int, hops: int, agents: int) -> np.ndarray:
     paths = np.asarray(paths)
     paths = np.broadcast_to(paths, (tokens, len(paths))) if paths.ndim == 1 else paths
     if paths.shape != (tokens, hops) or not np.issubdtype(paths.dtype, np.integer):

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from ergodrift._core import tree
 from ergodrift._core.compiled import Table
 from ergodrift.engine.loop import Setup, Sums
 from ergodrift.methods.estimator import Stock
 from ergodrift.methods.method import zero_feedback
-from ergodrift.types import State
+from ergodrift.types import PyTree, State
 
 T = TypeVar("T")
-NAME = 16  # bytes of a walk's name, which stand before its questions
-KEYS = "threefry2x32"  # the generator of all keys, as `source.seed_keys` makes them
+Leaf = jax.Array | jax.ShapeDtypeStruct
+ID_BYTES = 16  # of the identifier of a walk, which stands before its questions
+KEY_TYPE = "threefry2x32"  # the generator of all keys, as `source.seed_keys` makes them
 
 
-@tree.module("num_constraints", "local_rounds", "batch", "wide")
-class Program:
+@tree.module("num_constraints", "local_rounds", "batch", "x64")
+class WalkSpec:
     """What an agent is told once, when a walk begins: the problem, the method, and how a question reads.
 
     With `local_rounds` = 1 a question is x_t and its answer the `Feedback`; else a question is a token (its state and
@@ -32,68 +34,68 @@ class Program:
     """
 
     setup: Setup  # without stream and grid: the agent has its own data
-    x0: Any
+    x0: PyTree
     num_constraints: int
     local_rounds: int
     batch: int  # how many questions an agent answers at a time: one size, so that one is compiled
-    wide: bool  # whether the hub computes with 64-bit numbers
+    x64: bool  # whether the hub computes with 64-bit numbers
 
 
 class Token(NamedTuple):
     """What a token carries to an agent that makes the rounds itself."""
 
     state: State
-    weights: Any
+    weights: PyTree
 
 
 class Visit(NamedTuple):
     """A token on its way through local rounds, with the sums over them."""
 
     state: State
-    weights: Any
+    weights: PyTree
     recent: Sums
 
 
-def first_token(program: Program) -> Token:
+def first_token(spec: WalkSpec) -> Token:
     """A token before its first round."""
-    method, x0 = program.setup.method, program.x0
-    state = method.init(x0, program.num_constraints, jax.random.key(0, impl=KEYS))
-    zero = zero_feedback(x0, program.num_constraints)._replace(state=jnp.int32(0))
+    method, x0 = spec.setup.method, spec.x0
+    state = method.init(x0, spec.num_constraints, jax.random.key(0, impl=KEY_TYPE))
+    zero = zero_feedback(x0, spec.num_constraints)._replace(state=jnp.int32(0))
     return Token(state, method.step(state, zero)[1].weights)
 
 
-def blank_token(program: Program) -> Token:
+def token_shapes(spec: WalkSpec) -> Token:
     """A token's structure and shapes."""
-    return jax.eval_shape(lambda: first_token(program))
+    return jax.eval_shape(lambda: first_token(spec))
 
 
-def first_question(program: Program) -> jax.Array:
+def first_question(spec: WalkSpec) -> jax.Array:
     """The words of a question as the first one is."""
-    return pack(program.x0 if program.local_rounds == 1 else first_token(program))
+    return pack(spec.x0 if spec.local_rounds == 1 else first_token(spec))
 
 
-def question(program: Program) -> jax.ShapeDtypeStruct:
+def question_shape(spec: WalkSpec) -> jax.ShapeDtypeStruct:
     """How many words of what kind a question has."""
-    return jax.eval_shape(lambda: first_question(program))
+    return jax.eval_shape(lambda: first_question(spec))
 
 
-def zero_sums(program: Program) -> Sums:
+def zero_sums(spec: WalkSpec) -> Sums:
     """Sums over no rounds."""
-    zero = zero_feedback(program.x0, program.num_constraints)
-    weight = program.setup.average.weight(jnp.int32(0), zero.loss.dtype)
+    zero = zero_feedback(spec.x0, spec.num_constraints)
+    weight = spec.setup.average.weight(jnp.int32(0), zero.loss.dtype)
     return Sums(zero.loss_grad, None if weight is None else jnp.zeros_like(weight), zero.loss, zero.constraints)
 
 
-def unstocked(state: State) -> State:
+def without_prefetch(state: State) -> State:
     """The state without what its estimator drew beforehand, which whoever goes on draws again from the same origin."""
 
-    def is_stock(node: Any) -> bool:
+    def is_stock(node: object) -> bool:
         return isinstance(node, Stock)
 
     return jax.tree.map(lambda node: node.origin if is_stock(node) else node, state, is_leaf=is_stock)
 
 
-def pack(numbers: Any) -> jax.Array:
+def pack(numbers: PyTree) -> jax.Array:
     """All numbers of a pytree as one vector of words, as wide as the widest of them.
 
     That number's bits are a word as they are. In words of half its width it would be put together from two, and each
@@ -104,32 +106,32 @@ def pack(numbers: Any) -> jax.Array:
     return jnp.concatenate([part.astype(word) for part in bits])
 
 
-def unpack(words: jax.Array, like: Any) -> Any:
+def unpack(words: jax.Array, like: PyTree) -> PyTree:
     """The pytree with the structure of `like` whose `pack` these words are."""
     leaves, structure = jax.tree.flatten(like)
     out, start = [], 0
     for leaf in leaves:
-        (count,) = row(leaf).shape
+        (count,) = packed_shape(leaf).shape
         out.append(_leaf(words[start : start + count], leaf))
         start += count
     return structure.unflatten(out)
 
 
-def row(like: Any) -> jax.ShapeDtypeStruct:
+def packed_shape(like: PyTree) -> jax.ShapeDtypeStruct:
     """How many words of what kind a pytree of these shapes packs into."""
     return jax.eval_shape(pack, like)
 
 
-def size(words: jax.ShapeDtypeStruct) -> int:
+def num_bytes(words: jax.ShapeDtypeStruct) -> int:
     """How many bytes these words are."""
     return words.shape[0] * words.dtype.itemsize
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: Leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _bits(leaf: Any) -> jax.Array:
+def _bits(leaf: jax.Array) -> jax.Array:
     """The bits of each number, as a whole number of 32 or 64 of them."""
     leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
     if leaf.dtype.itemsize < 4:  # bools and half floats take a word each
@@ -137,16 +139,16 @@ def _bits(leaf: Any) -> jax.Array:
     return jax.lax.bitcast_convert_type(leaf, jnp.uint64 if leaf.dtype.itemsize == 8 else jnp.uint32)
 
 
-def _leaf(words: jax.Array, like: Any) -> Any:
+def _leaf(words: jax.Array, like: Leaf) -> jax.Array:
     if _is_key(like):
         data = jax.eval_shape(jax.random.key_data, like)
-        return jax.random.wrap_key_data(words.astype(data.dtype).reshape(data.shape), impl=KEYS)
+        return jax.random.wrap_key_data(words.astype(data.dtype).reshape(data.shape), impl=KEY_TYPE)
     kind = _carrier(like) if like.dtype.itemsize < 4 else like.dtype
     bits = words.astype(jnp.uint64 if like.dtype.itemsize == 8 else jnp.uint32).reshape(like.shape)
     return jax.lax.bitcast_convert_type(bits, kind).astype(like.dtype)
 
 
-def _carrier(leaf: Any) -> Any:
+def _carrier(leaf: Leaf) -> DTypeLike:
     return jnp.int32 if leaf.dtype == bool else jnp.float32
 
 
@@ -155,7 +157,7 @@ def on_host(value: T) -> T:
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
 
 
-def bound(function: Callable[..., Any], fixed: Any, donate: bool = False) -> Callable[..., Any]:
+def compile_for(fixed: PyTree, function: Callable[..., T], donate: bool = False) -> Callable[..., T]:
     """`function` compiled, its first argument always this pytree.
 
     It is taken apart here, not at every call: classes of ours are taken apart in Python, which costs more than a hop.
@@ -165,5 +167,5 @@ def bound(function: Callable[..., Any], fixed: Any, donate: bool = False) -> Cal
 
 
 @functools.cache
-def _table(function: Callable[..., Any], donate: bool) -> Table:
+def _table(function: Callable[..., object], donate: bool) -> Table:
     return Table(function, donate_argnums=(1,) if donate else ())

@@ -36,7 +36,7 @@ ALGORITHMS = ("edpp", "mdpp", "adpp", "dpp", "rdpp", "wdpp", "pd")
 
 
 @dataclasses.dataclass(frozen=True)
-class Demo:
+class DemoConfig:
     """What a demo walks over, and how.
 
     Attributes:
@@ -92,7 +92,7 @@ def own_rows(number: int, agents: int, points: int, seed: int) -> Rows:
     return _fairness(number, agents, points, seed)[1]
 
 
-def _fairness(number: int, agents: int, points: int, seed: int) -> tuple[Any, Rows, FairnessBounds]:
+def _fairness(number: int, agents: int, points: int, seed: int) -> tuple[Problem, Rows, FairnessBounds]:
     angle = np.linspace(-SPREAD, SPREAD, agents)[number]
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)  # 31 bits: a seed
     problem, data, bounds = fairness(*synthetic(own, angles=[angle], points=points))
@@ -100,10 +100,10 @@ def _fairness(number: int, agents: int, points: int, seed: int) -> tuple[Any, Ro
 
 
 @dataclasses.dataclass(frozen=True)
-class Setup:
-    """A demo made ready: the agents, and for the judges all their data in one place."""
+class Demo:
+    """The agents of a demo, and for its judges all their data in one place."""
 
-    config: Demo
+    config: DemoConfig
     chain: MarkovChain
     places: np.ndarray
     problem: Problem
@@ -112,7 +112,7 @@ class Setup:
     reference: Reference  # the optimum, by an independent solver
 
     @staticmethod
-    def prepare(config: Demo) -> Setup:
+    def prepare(config: DemoConfig) -> Demo:
         """Build the network and draw everybody's data."""
         adjacency, places = network(config.graph, config.agents, config.seed)
         chain = MarkovChain.from_graph(adjacency, config.kind)
@@ -121,7 +121,7 @@ class Setup:
         )
         source = MarkovSource(chain, jax.tree.map(lambda *rows: np.stack(rows), *data))
         reference = solve_reference(problems[0], source, np.zeros(3))
-        return Setup(config, chain, places, problems[0], source, list(bounds), reference)
+        return Demo(config, chain, places, problems[0], source, list(bounds), reference)
 
     def agents(self) -> list[Agent]:
         """Agents that make their own data, where they run."""
@@ -151,10 +151,11 @@ class Setup:
         grid = np.unique(np.geomspace(min(10, hops), hops, RECORDS).round().astype(int)) * rounds
         return {"x0": np.zeros(3), "num_samples": self.config.samples, "record": grid}
 
-    def walk(self, **engine: Any) -> Walk:
-        """The walk over processes."""
-        config, given = self.config, (self.problem, self.chain, self.agents(), self.algorithm())
-        return walk(*given, tokens=config.seeds, local_rounds=config.local_rounds, **self.options(), **engine)
+    def walk(self, **options: Any) -> Walk:
+        """The walk over processes; options are those of `walk`."""
+        given = self.algorithm(), self.problem, self.chain, self.agents()
+        config, options = self.config, {**self.options(), **options}
+        return walk(*given, tokens=config.seeds, local_rounds=config.local_rounds, **options)
 
     def run(self) -> Result:
         """The same in this process, on all data."""
@@ -177,7 +178,7 @@ class Setup:
         ]
 
 
-def demo(config: Demo, **engine: Any) -> tuple[Walk, dict[str, Any]]:
+def run_demo(config: DemoConfig, **options: Any) -> tuple[Walk, dict[str, Any]]:
     """Walk, then judge: the walk, and what to say about it, ready for JSON.
 
     The judges have all data in one place: the optimum from an independent solver, and, for a walk without noise on
@@ -185,23 +186,23 @@ def demo(config: Demo, **engine: Any) -> tuple[Walk, dict[str, Any]]:
 
     Args:
         config: what to walk over, and how.
-        engine: options of `walk` for engine and faults: `address`, `checkpoint`, `patience`, ...
+        options: of `walk`, for cluster and faults: `address`, `checkpoint`, `patience`, ...
     """
-    setup = Setup.prepare(config)
-    walked = setup.walk(**engine)
+    demo = Demo.prepare(config)
+    walked = demo.walk(**options)
     found = {
         "schema": SCHEMA,
         "versions": versions(),
-        "config": {**dataclasses.asdict(config), "mixing_time": setup.chain.mixing_time()},
+        "config": {**dataclasses.asdict(config), "mixing_time": demo.chain.mixing_time()},
         "about": ABOUT,
-        "records": setup.judge(walked.result),
-        "reference": {"x": setup.reference.x.tolist(), "value": float(setup.reference.value)},
+        "records": demo.judge(walked.result),
+        "reference": {"x": demo.reference.x.tolist(), "value": float(demo.reference.value)},
         "solution": np.asarray(walked.solution).tolist(),
-        "places": setup.places.tolist(),
+        "places": demo.places.tolist(),
     }
     if config.clip is None and not walked.held.any() and not walked.set_aside:
-        alone = setup.run()
-        pairs = [(walked.result.x, alone.x), (walked.result.queue, alone.queue)]
+        pooled = demo.run()
+        pairs = [(walked.result.x, pooled.x), (walked.result.queue, pooled.queue)]
         found["difference"] = max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
     return walked, found
 
@@ -217,14 +218,14 @@ def local_rounds_study(
     By `run`, which gives the walk's numbers.
     """
     longest = visits * max(rounds)
-    ready = Setup.prepare(Demo(tokens=tokens))
+    prepared = Demo.prepare(DemoConfig(tokens=tokens))
 
     def end(algorithm: str, k: int, samples: int) -> str:
-        config = dataclasses.replace(ready.config, algorithm=algorithm, samples=samples, local_rounds=k)
-        setup = dataclasses.replace(ready, config=config)
-        return f"{setup.judge(setup.run())[-1]['Lagrangian gap']:.1e}"
+        config = dataclasses.replace(prepared.config, algorithm=algorithm, samples=samples, local_rounds=k)
+        demo = dataclasses.replace(prepared, config=config)
+        return f"{demo.judge(demo.run())[-1]['Lagrangian gap']:.1e}"
 
-    head = ["Lagrangian gap of x̄", "k", f"{visits:,} visits a token", f"{longest:,} samples a token"]
+    head = ["Lagrangian gap of x̄", "k", f"{visits:,} visits per token", f"{longest:,} samples per token"]
     rows = [
         (name.upper(), str(k), end(name, k, visits * k), end(name, k, longest)) for name in algorithms for k in rounds
     ]

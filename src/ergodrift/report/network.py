@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from ergodrift.distributed import Walk
 from ergodrift.report.markup import embedded, fill, number, plural, table, template, value
@@ -18,7 +19,38 @@ COLUMNS = ("Agent", "State", "Visits", "Expected", "Held", "kB")
 PASSES = 300  # of the layout: the pictures stop changing long before
 
 
-def describe(walk: Walk, places: Any = None) -> dict[str, Any]:
+class AgentSummary(TypedDict):
+    """One agent of a walk."""
+
+    name: str
+    place: list[float]
+    visits: int
+    expected: float  # visits, by the stationary law of the walk
+    unanswered: int
+    messages: int
+    bytes: int
+    restarts: int
+    reason: str | None  # why it was set aside
+    epsilon: float | None
+
+
+class WalkSummary(TypedDict):
+    """A `Walk` as numbers and text."""
+
+    algorithm: str
+    tokens: int
+    hops: int
+    local_rounds: int
+    seconds: float
+    rate: float
+    held: int
+    late: int
+    components: int
+    agents: list[AgentSummary]
+    edges: list[list[int]]
+
+
+def describe(walk: Walk, places: ArrayLike | None = None) -> WalkSummary:
     """A `Walk` as numbers and text, ready for JSON and for `network_page`.
 
     Args:
@@ -29,7 +61,7 @@ def describe(walk: Walk, places: Any = None) -> dict[str, Any]:
     places = layout(P) if places is None else np.asarray(places, float)
     asked = int(np.sum(walk.visits)) + int(np.sum(walk.unanswered))
     expected = walk.chain.stationary * asked
-    agents = [
+    agents: list[AgentSummary] = [
         {
             "name": name,
             "place": np.round(places[k], 4).tolist(),
@@ -54,7 +86,7 @@ def describe(walk: Walk, places: Any = None) -> dict[str, Any]:
         "rate": float(walk.rate),
         "held": int(np.sum(walk.held)),
         "late": int(walk.late),
-        "pieces": int(walk.pieces),
+        "components": int(walk.components),
         "agents": agents,
         "edges": np.argwhere(np.triu((P > 0) | (P.T > 0), 1)).tolist(),
     }
@@ -67,25 +99,24 @@ def network_page(results: Mapping[str, Any]) -> str:
         results: `walk`, what `describe` returns; `versions`; and, where there are such, `config`, the settings by name,
             and `records`, rows of numbers on the way, each by its name.
     """
-    walk = results["walk"]
-    agents = [{**agent, "state": _state(agent)} for agent in walk["agents"]]
-    shown = ("name", "place", "visits", "expected", "unanswered", "bytes", "state", "reason")
+    walk: WalkSummary = results["walk"]
+    agents = walk["agents"]
     parts = {
         "style": _style(),
         "count": f"{len(agents):,}",
         "dot": DOT,
-        "summary": _summary(walk, agents),
+        "summary": _summary(walk),
         "agents": _agents(agents),
-        "result": _result(results),
-        "moved": _moved(walk, agents),
-        "setup": _setup(results),
+        "result": _result(results.get("records", ()), results.get("about")),
+        "moved": _communication(walk),
+        "setup": _settings(results.get("config", {})),
         "versions": escape(", ".join(f"{name} {version}" for name, version in results["versions"].items())),
-        "results": embedded({"agents": [{key: a[key] for key in shown} for a in agents], "edges": walk["edges"]}),
+        "results": embedded({"agents": [_drawn(agent) for agent in agents], "edges": walk["edges"]}),
     }
     return fill("network.html", parts, results)
 
 
-def layout(P: Any) -> np.ndarray:
+def layout(P: ArrayLike) -> np.ndarray:
     """(agents, 2): places whose distances are near the numbers of hops between the agents.
 
     The stress, the sum over pairs of (||p_i - p_j|| / d_ij - 1)^2, is made small by majorisation, from classical
@@ -119,32 +150,40 @@ def _style() -> str:
     return found[1]
 
 
-def _state(agent: Mapping[str, Any]) -> str:
+def _state(agent: AgentSummary) -> str:
     return "set aside" if agent["reason"] is not None else "held" if agent["unanswered"] else "answering"
 
 
-def _summary(walk: Mapping[str, Any], agents: Sequence[Mapping[str, Any]]) -> str:
-    aside = sum(agent["state"] == "set aside" for agent in agents)
+def _drawn(agent: AgentSummary) -> dict[str, object]:
+    """What the script of the page is told of an agent."""
+    told: Mapping[str, object] = agent
+    keys = ("name", "place", "visits", "expected", "unanswered", "bytes", "reason")
+    return {**{key: told[key] for key in keys}, "state": _state(agent)}
+
+
+def _summary(walk: WalkSummary) -> str:
+    aside = sum(agent["reason"] is not None for agent in walk["agents"])
     said = [
         f"{plural(walk['tokens'], 'token')} of {escape(walk['algorithm'])} made {plural(walk['hops'], 'hop')} each",
-        f"{plural(walk['local_rounds'], 'round')} a visit",
-        f"<strong>{walk['rate']:,.0f} hops a second</strong>",
+        f"{plural(walk['local_rounds'], 'round')} per visit",
+        f"<strong>{walk['rate']:,.0f} hops per second</strong>",
     ]
     held = f"<strong>{plural(walk['held'], 'hop')}</strong> of a token held its place, without an answer"
     faults = [held if walk["held"] else "No hop was held"]
     faults.append(f"<strong>{plural(aside, 'agent')} set aside</strong>" if aside else "no agent was set aside")
-    restarts = sum(agent["restarts"] for agent in agents)
+    restarts = sum(agent["restarts"] for agent in walk["agents"])
     faults.append(f"{plural(restarts, 'restart')}, {plural(walk['late'], 'late answer')} discarded")
-    if walk["pieces"] > 1:
-        faults.append(f"those left fall into {walk['pieces']} parts, between which no token can walk")
+    if walk["components"] > 1:
+        faults.append(f"those left form {walk['components']} components, between which no token can walk")
     return f"<p>{', '.join(said)}.</p><p>{'; '.join(faults)}.</p>"
 
 
-def _agents(agents: Sequence[Mapping[str, Any]]) -> str:
-    def cells(agent: Mapping[str, Any]) -> str:
+def _agents(agents: Sequence[AgentSummary]) -> str:
+    def cells(agent: AgentSummary) -> str:
         why = f'<span class="reason">{escape(agent["reason"])}</span>' if agent["reason"] else ""
-        state = f'<span class="state" data-state="{agent["state"]}">{DOT}{agent["state"]}</span>{why}'
-        numbers = [(agent[key], 0) for key in ("visits", "expected", "unanswered")] + [(agent["bytes"] / 1000, 1)]
+        state = f'<span class="state" data-state="{_state(agent)}">{DOT}{_state(agent)}</span>{why}'
+        whole = agent["visits"], agent["expected"], agent["unanswered"]
+        numbers = [*((given, 0) for given in whole), (agent["bytes"] / 1000, 1)]
         shown = "".join(f'<td data-value="{given}">{given:,.{digits}f}</td>' for given, digits in numbers)
         return f'<th scope="row">{escape(agent["name"])}</th><td>{state}</td>{shown}'
 
@@ -155,14 +194,15 @@ def _agents(agents: Sequence[Mapping[str, Any]]) -> str:
 <tbody>{rows}</tbody></table></div>"""
 
 
-def _moved(walk: Mapping[str, Any], agents: Sequence[Mapping[str, Any]]) -> str:
-    messages, size = (sum(agent[key] for agent in agents) for key in ("messages", "bytes"))
+def _communication(walk: WalkSummary) -> str:
+    agents = walk["agents"]
+    messages, size = sum(agent["messages"] for agent in agents), sum(agent["bytes"] for agent in agents)
     visits = sum(agent["visits"] for agent in agents)
     what = "x and its feedback" if walk["local_rounds"] == 1 else "the state of a token, there and back"
     rows = [
         ["Questions and answers", f"{messages:,}"],
         ["Bytes in them", f"{size:,}"],
-        ["Bytes a visit", number(size / visits) if visits else "none"],
+        ["Bytes per visit", number(size / visits) if visits else "none"],
         ["Seconds", number(walk["seconds"])],
     ]
     spent = [[escape(a["name"]), number(a["epsilon"])] for a in agents if a["epsilon"] is not None]
@@ -171,16 +211,14 @@ def _moved(walk: Mapping[str, Any], agents: Sequence[Mapping[str, Any]]) -> str:
 message.</p>{table("Communication", ["Quantity", "Value"], rows, "numbers")}{cost if spent else ""}"""
 
 
-def _result(results: Mapping[str, Any]) -> str:
-    records = results.get("records")
+def _result(records: Sequence[Mapping[str, float]], about: str | None) -> str:
     if not records:
         return "<p>Nothing was judged on the way.</p>"
     heads = [escape(name) for name in records[0]]
     cells = [[number(float(x)) if isinstance(x, float) else f"{x:,}" for x in row.values()] for row in records]
-    about = f"<p>{escape(results['about'])}</p>" if "about" in results else ""
-    return about + table("On the way", heads, cells, "numbers")
+    return ("" if about is None else f"<p>{escape(about)}</p>") + table("On the way", heads, cells, "numbers")
 
 
-def _setup(results: Mapping[str, Any]) -> str:
-    rows = [[escape(name.replace("_", " ")), value(given)] for name, given in results.get("config", {}).items()]
+def _settings(config: Mapping[str, object]) -> str:
+    rows = [[escape(name.replace("_", " ")), value(given)] for name, given in config.items()]
     return table("Settings", ["Setting", "Value"], rows, "words") if rows else "<p>None were given.</p>"

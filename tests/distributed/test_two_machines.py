@@ -19,13 +19,15 @@ import pytest
 import ergodrift as ed
 import machines
 
-pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
-
 pytest.importorskip("ray", reason="needs Ray: pip install 'ergodrift[ray]'")
 if reason := machines.why_not():
     pytest.skip(reason, allow_module_level=True)
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.ray,
+    pytest.mark.x64("walks equal their simulation to float64's digits"),
+]
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "distributed.md").read_text()
@@ -49,7 +51,7 @@ IMPATIENT = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_thre
 
 LONG = 1500  # hops of a walk during which a machine dies
 PATIENCE = 240  # seconds, for a computer that is busy with other things; all this takes far less on an idle one
-KNOCK = """export RAY_NUM_REDIS_GET_RETRIES=1
+CALL = """export RAY_NUM_REDIS_GET_RETRIES=1
 export RAY_gcs_rpc_server_connect_timeout_s=3 RAY_gcs_server_request_timeout_seconds=5
 timeout 200 python -c 'import ray; ray.init(address="192.0.2.1:6379"); print("let in")' 2>&1"""
 OTHER_CA = """mkdir -p other && cd other && umask 077
@@ -182,7 +184,7 @@ def secure(folder):
         cluster.printed = cluster.a.run(f"cd ~; {HUB}", timeout=PATIENCE)
         cluster.hidden = cluster.wire()  # before anybody speaks without TLS
         for name, change in changes.items():
-            cluster.callers[name] = cluster.b.start(f"cd ~; . ~/ray.env; {change}\n{KNOCK}")
+            cluster.callers[name] = cluster.b.start(f"cd ~; . ~/ray.env; {change}\n{CALL}")
         yield cluster
 
 

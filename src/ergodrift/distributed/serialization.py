@@ -1,0 +1,104 @@
+"""What is sent to agents once: a problem or a loader, with the code of modules that agents may not have."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import io
+import sys
+import sysconfig
+from collections.abc import Callable, Generator, Hashable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+from jax._src import tree_util
+
+from ergodrift.types import PyTree
+
+# How classes were made pytrees; JAX has no public way to ask for that.
+REGISTERED: dict[type, Any] = tree_util._registry  # type: ignore[reportPrivateUsage]
+
+Setter = Callable[[type, object], object]
+Flatten = Callable[[PyTree], tuple[Iterable[PyTree], Hashable]]
+Unflatten = Callable[[Hashable, Iterable[PyTree]], PyTree]
+
+
+def serialize(value: object) -> bytes:
+    """`value`, pickled. What it uses from modules of the user's own travels along; installed packages do not."""
+    cloudpickle = _cloudpickle()
+
+    class Pickler(cloudpickle.CloudPickler):
+        def reducer_override(self, obj: object) -> object:
+            reduced = super().reducer_override(obj)
+            registered = REGISTERED.get(obj) if isinstance(obj, type) else None
+            if registered is None or not isinstance(reduced, tuple) or len(reduced) != 6:  # not a class sent by value
+                return reduced
+            make, (metaclass, *arguments), state, *_, set_state = reduced
+            state = state, set_state, registered.to_iter, registered.from_iter
+            return make, (functools.partial(_unannounced, metaclass), *arguments), state, None, None, _set_class_state
+
+    library = tuple(Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
+    with contextlib.ExitStack() as stack, io.BytesIO() as file:
+        for module in list(sys.modules.values()):
+            if _is_own(module, library):
+                stack.enter_context(_by_value(cloudpickle, module))
+        Pickler(file).dump(value)
+        return file.getvalue()
+
+
+def deserialize(sent: bytes) -> PyTree:
+    """What was sent. It may run code: an agent takes such bytes from its hub alone."""
+    return _cloudpickle().loads(sent)
+
+
+def _cloudpickle() -> ModuleType:
+    return importlib.import_module("ray.cloudpickle")
+
+
+class _Empty:
+    pass
+
+
+def _unannounced(metaclass: type, name: str, bases: tuple[type, ...], namespace: dict[str, object]) -> type:
+    """A class of which its bases are not told: those that register it would do so before it has any fields."""
+    cls = metaclass(name, (_Empty,), namespace)
+    try:
+        cls.__bases__ = bases
+    except TypeError:  # objects of built-in bases lie otherwise in memory
+        return metaclass(name, bases, namespace)
+    return cls
+
+
+def _set_class_state(cls: type, state: tuple[object, Setter, Flatten, Unflatten]) -> None:
+    """Fill in a class that came by value, and make it the pytree that it is where it was defined."""
+    given, set_state, flatten, unflatten = state
+    set_state(cls, given)
+    if cls not in REGISTERED:
+        jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+
+
+def _is_own(module: object, library: tuple[Path, ...]) -> bool:
+    """Whether a module is the user's own. Scripts and notebooks are sent by value whether or not they are named."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(module, ModuleType) or not isinstance(file, str):
+        return False
+    if module.__name__.split(".")[0] in ("__main__", "ergodrift"):
+        return False
+    path = Path(file)
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not installed and not any(path.is_relative_to(place) for place in library)
+
+
+@contextlib.contextmanager
+def _by_value(cloudpickle: ModuleType, module: ModuleType) -> Generator[None]:
+    if module.__name__ in cloudpickle.list_registry_pickle_by_value() or sys.modules.get(module.__name__) is not module:
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)

@@ -1,0 +1,79 @@
+"""Agents that cannot take part, clusters that are not there, and one walk at a time."""
+
+import re
+import socket
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import cases
+import ergodrift as ed
+from ergodrift import distributed as dd
+from ergodrift.distributed import network as networks
+from walks import DIM, EDPP, GRAPH, PROBLEM, ZERO, agents
+
+pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
+
+
+def test_agents_that_cannot_take_part_are_named(cluster, monkeypatch):
+    def broken():
+        raise FileNotFoundError("/data/site-b.parquet")
+
+    def other():
+        return jax.tree.map(lambda leaf: leaf[0], cases.random_data(np.random.default_rng(0), 1, DIM, 2))
+
+    one, options = ed.MarkovChain([[1.0]]), {"x0": ZERO, "num_samples": 4}
+    with pytest.raises(dd.AgentError, match=r"b cannot take part: .*site-b\.parquet"):
+        dd.walk(EDPP, PROBLEM, one, [dd.Agent(broken, name="b")], **options)
+    with pytest.raises(dd.AgentError, match=r"b has 4 constraints, but agent 0 has 2"):
+        dd.walk(EDPP, PROBLEM, 1 - np.eye(2), [agents()[0], dd.Agent(other, name="b")], **options)
+    monkeypatch.setattr(networks, "START_TIMEOUT", 1.0)
+    far = [dd.Agent(agents()[1].data, name="b", resources={"site:mars": 1})]
+    with pytest.raises(dd.AgentError, match=r"b was not ready in time; is there a node with {'site:mars': 1}"):
+        dd.walk(EDPP, PROBLEM, one, far, patience=1, **options)
+
+
+def slow_to_compile(x, xi):
+    time.sleep(1.2)  # when it is traced, that is, not when it is called
+    return PROBLEM.loss(x, xi)
+
+
+@pytest.mark.slow
+def test_agents_compile_before_they_are_asked(network):
+    """Patience is for answers."""
+    problem = ed.Problem(slow_to_compile, PROBLEM.constraints, ed.Ball(1.0))
+    done = dd.walk(EDPP, problem, GRAPH, network, x0=ZERO, num_samples=20, tokens=5, patience=1.0)
+    assert not done.held.any()
+    assert not done.set_aside
+
+
+def test_a_network_is_for_one_walk_at_a_time_until_it_is_closed(cluster):
+    one = ed.MarkovChain([[1.0]])
+    with dd.Network(agents(1)) as network:
+        with network.exclusive(), pytest.raises(RuntimeError, match=r"there is a walk on this Network already"):
+            dd.walk(EDPP, PROBLEM, one, network, x0=ZERO, num_samples=4)
+        with pytest.raises(ValueError, match=r"x0"):
+            dd.walk(EDPP, PROBLEM, one, network, x0=ZERO + 9, num_samples=4)
+        assert dd.walk(EDPP, PROBLEM, one, network, x0=ZERO, num_samples=4).hops == 4
+    with pytest.raises(RuntimeError, match=r"this Network is closed"):
+        dd.walk(EDPP, PROBLEM, one, network, x0=ZERO, num_samples=4)
+
+
+def test_an_address_where_nobody_is_is_said_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens there
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=rf"address='{address}': nobody answers there .*is the cluster up"):
+            networks._check_reachable(address)
+        taken.listen()
+        for good in (address, "auto", "local", "ray://192.0.2.1:10001"):
+            networks._check_reachable(good)
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=re.escape('pip install "ergodrift[ray]"')):
+        dd.Network(agents())
