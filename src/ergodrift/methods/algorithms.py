@@ -17,7 +17,7 @@ from ergodrift.methods.memory import Aging, Memory
 from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
 from ergodrift.methods.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
 from ergodrift.methods.windows import GrowingWindow, Widening
-from ergodrift.problem import Problem
+from ergodrift.problem import CompactForm, Problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ def adpp(beta: Any = 0.5, diameter: Any = None) -> Algorithm:
     return Algorithm("ADPP", DriftPlusPenalty, schedule)
 
 
-def rdpp(law: Any = "stationary", num_states: int | None = None, num_rows: int | None = None) -> Algorithm:
+def rdpp(law: Any = "stationary", num_states: int | None = None, compact: CompactForm | None = None) -> Algorithm:
     """Remembering drift-plus-penalty: for finitely many states that are told apart (agents, regimes, rows).
 
     The feedback of a round is the law's average of the last feedback of every state, and V_t = sqrt t,
@@ -135,21 +135,20 @@ def rdpp(law: Any = "stationary", num_states: int | None = None, num_rows: int |
             far; or an array with one weight a state, such as the uniform law while the walk has another.
         num_states: needed with "visits" where there is no source, for `method.step`. Each feedback there must say which
             state it came from: `feedback._replace(state=3)`.
-        num_rows: for `method.step` on a `LinearModel`: the rows of a state, to remember a number for each in the place
-            of gradients; feedback then comes from `model.factored`. `run` does so by itself where that is less.
+        compact: for `method.step`: the form that `problem.compact(xi)` offers for its feedback, to remember that in the
+            place of gradients; feedback then comes from `compact.feedback(problem, x, xi)`. `run` does so by itself.
 
     >>> rdpp([0.5, 0.25, 0.25]).name
     'RDPP'
     """
     count = None if num_states is None else check.integer("num_states", num_states, at_least=1)
-    rows = None if num_rows is None else check.integer("num_rows", num_rows, at_least=1)
     if isinstance(law, str):
         check.choice("law", law, ("stationary", "visits"))
         if count is not None and law == "stationary":
             raise ValueError(
                 "num_states goes with law='visits'; to know the law as well, pass it: law=chain.stationary"
             )
-        estimator = Memory(None, count, law == "visits", rows)
+        estimator = Memory(None, count, law == "visits", compact)
     else:
         weights = law if tree.is_traced(law) else np.asarray(law, dtype=float)
         if weights.ndim != 1 or not weights.size or (count is not None and count != weights.size):
@@ -158,7 +157,7 @@ def rdpp(law: Any = "stationary", num_states: int | None = None, num_rows: int |
         known = not tree.is_traced(law)
         if known and (not np.isfinite(weights).all() or weights.min() < 0 or weights.sum() == 0):
             raise ValueError(f"law must be finite, not negative, and not all zero, got {weights}")
-        estimator = Memory(weights / weights.sum(), weights.size, num_rows=rows)
+        estimator = Memory(weights / weights.sum(), weights.size, compact=compact)
     return Algorithm("RDPP", DriftPlusPenalty, Aging(), estimator, average=("polynomial", 3))
 
 

@@ -57,8 +57,8 @@ class Method(abc.ABC):
         self._check_shapes(state, feedback)
         if not self.estimator.needs_state:
             feedback = feedback._replace(state=None)
-        if not self.estimator.needs_factors:
-            feedback = feedback._replace(factors=None)
+        if self.estimator.compact is None:
+            feedback = feedback._replace(compact=None)
         # The point's precision is the run's, whatever a sweep is over and wherever feedback comes from.
         self, feedback = tree.cast((self, feedback), tree.dtype(state.x))
         window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback, state.x)

@@ -20,6 +20,7 @@ from ergodrift._core.precision import double
 from ergodrift.data.expectation import wide
 from ergodrift.data.source import Source, Stream, level_keys, seed_keys
 from ergodrift.methods.algorithms import Algorithm
+from ergodrift.methods.estimator import ask
 from ergodrift.methods.method import DriftPlusPenalty, Method, checked_point
 from ergodrift.problem import Problem
 from ergodrift.types import Info, State
@@ -145,10 +146,7 @@ def _follow(
         def sample(position: Any, carry: Any) -> Any:
             state, sums = carry
             index = jax.tree.map(lambda leaf: leaf[position], path)
-            feedback = problem.feedback(state.x, stream.xi(index))
-            if method.estimator.needs_state:
-                feedback = feedback._replace(state=index)
-            after, info = method.step(state, feedback)
+            after, info = method.step(state, ask(problem, state.x, stream.xi(index), method.estimator, index))
             held = _hold(method, state, after, info, x, radius, sums)
             return after, tree.select(info.updated, held, sums)
 
