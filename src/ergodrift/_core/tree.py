@@ -35,7 +35,7 @@ def module(*static: str, beside: tuple[str, ...] = ()) -> Callable[[type[T]], ty
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         leaves = [name for name in names if name not in (*static, *beside)]
 
-        def flatten(self: T) -> tuple[list[tuple[jax.tree_util.GetAttrKey, PyTree]], tuple[object, ...]]:
+        def flatten(self: T) -> tuple[list[tuple[object, PyTree]], tuple[object, ...]]:
             children = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
             kept = [_kept(getattr(self, name)) for name in static]
             return children, (*kept, *(Beside(getattr(self, name)) for name in beside))
@@ -132,7 +132,7 @@ def scale(a: T, factor: Scalar) -> T:
 
 def total(a: PyTree) -> jax.Array:
     """The sum of all entries of all leaves."""
-    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(a))
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(a))  # type: ignore[return-value]  # there is one
 
 
 def squared_norm(a: PyTree) -> jax.Array:
@@ -165,7 +165,7 @@ def pushforward(jac: PyTree, step: PyTree) -> jax.Array:
             return jnp.tensordot(j, s, axes=s.ndim)
         return jnp.sum(j * s[None], axis=tuple(range(1, j.ndim)))
 
-    return sum(jax.tree.leaves(jax.tree.map(leaf, jac, step)))
+    return sum(jax.tree.leaves(jax.tree.map(leaf, jac, step)))  # type: ignore[return-value]
 
 
 # Compensated summation (Neumaier's variant of Kahan's): a float32 sum of 10^8 terms keeps its digits.

@@ -88,7 +88,7 @@ class _Table(NamedTuple):
 
     columns: jax.Array
     sums: jax.Array
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]
     padding: jax.Array
     normals: jax.Array
     limits: jax.Array
@@ -119,7 +119,7 @@ class _Model:
             grads, factors, sizes = sums
             here = first + jnp.arange(size, dtype=jnp.int32)
             columns = [table.columns[(state * dim + j) * rows + here] for j in range(dim)]
-            margins = sum(xj * column for xj, column in zip(scaled, columns, strict=True))
+            margins: jax.Array = sum(xj * column for xj, column in zip(scaled, columns, strict=True))  # type: ignore[assignment]
             wrong = _reciprocal(1 + _exp2(margins))
             grads = tuple(g + wrong * column for g, column in zip(grads, columns, strict=True))
             return grads, factors * jnp.maximum(wrong, 1 - wrong), sizes + jnp.abs(margins)

@@ -41,6 +41,7 @@ class Setting:
     problem: Problem
     source: Source
     x0: PyTree
+    seeds: np.ndarray
     levels: PyTree
     average: Average
     num_samples: int
@@ -192,6 +193,9 @@ class Result:
                 "(such as lambdas), or made inside vmap or jit; call run outside them and ask what it returns, or, for "
                 "a certificate, use ed.certify(problem, x, source) with fresh samples"
             )
+        seeds = np.ravel(np.asarray(self.seeds)).tolist()
+        if len(set(seeds)) < len(seeds) or not set(seeds) <= set(self.setting.seeds.tolist()):
+            raise ValueError("this result is not of one run: its seeds are others; ask each run's own result")
         return self.setting
 
     def feasibility(self) -> QueueEvidence:

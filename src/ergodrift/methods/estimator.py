@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 from ergodrift._core import check, tree
 from ergodrift.data.sampler import all_bits
 from ergodrift.problem import CompactForm, Problem
-from ergodrift.types import Array, Feedback, Key, PyTree, Scalar
+from ergodrift.types import Array, Feedback, Key, PyTree
 
 E = TypeVar("E", bound="EachSample")
 NEVER = np.int32(2**31 - 1)  # a window longer than any run
@@ -147,7 +147,7 @@ class MultiLevel:
         max_level: the largest J with 2^J <= cap. None stands for cap = T^2 with T the number of rounds.
     """
 
-    max_level: Scalar | None
+    max_level: Any  # an integer, or None
     needs_state = False
     compact = None
 
