@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,21 @@ def module(*static: str) -> Callable[[type[T]], type[T]]:
         return cls
 
     return register
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Module:
+    """A class whose subclasses are such dataclasses, `class Mine(Base, static=("label",))`: nothing to remember.
+
+    What is static in a base is so in what is made of it.
+    """
+
+    _static: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, *, static: tuple[str, ...] = (), **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls._static = (*cls._static, *static)
+        module(*cls._static)(cls)
 
 
 def _kept(value: Any) -> Any:

@@ -299,7 +299,7 @@ def _appendix_c(
         )
         return
     try:
-        solve_reference(problem, source, x0, every=True)
+        solve_reference(problem, source, x0, per_sample=True)
     except ValueError as error:
         left_out.append(("appendix C", f"it asks for a point that meets every sample's constraints: {error}"))
         return
@@ -315,7 +315,7 @@ def _appendix_c(
     regrets = []
     for row, path in enumerate(rows):
         counts = np.bincount(path[: records.samples[-1]], minlength=len(law.weights))
-        best = solve_reference(problem, source, x0, loss_weights=counts, every=True)
+        best = solve_reference(problem, source, x0, loss_weights=counts, per_sample=True)
         with double():
             losses = np.asarray(jax.vmap(lambda xi, x=best.x: problem.loss(x, xi))(law.points), dtype=float)
         sums = np.cumsum(losses[path])[records.samples - 1]
