@@ -67,9 +67,7 @@ class Estimator(tree.Module, abc.ABC):
         the problem offers for its feedback.
         """
         if num_rounds is not None:
-            raise ValueError(
-                f"levels were given, but {type(self).__name__} has none; only MLMC does (mdpp, MultiLevel)"
-            )
+            raise ValueError(f"levels were given, but {type(self).__name__} has none; only MLMC (mdpp) does")
         return self
 
     def samples_for(self, levels: Array) -> int:

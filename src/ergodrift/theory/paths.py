@@ -79,9 +79,7 @@ class _Sums(NamedTuple):
     inside: jax.Array  # of the queue lemma, its terms added up with their signs
     terms: jax.Array  # and with their sizes
     proximity: jax.Array  # alpha of the last round
-    climbed: (
-        jax.Array
-    )  # alpha_1 and all its increases since: sum a_t (D_t - D_{t+1}) <= R^2 times this, for 0 <= D <= R^2
+    climbed: jax.Array  # alpha_1 and all its increases since: sum a_t (D_t - D_{t+1}) <= R^2 times this
     violation: jax.Array
     allowance: jax.Array
 

@@ -141,14 +141,15 @@ class TheoryCheck:
 
 def within_theory(
     result: Records, algorithm: Algorithm, problem: Problem, source: Source, x0: PyTree, *,
-    bounds: Bounds | None = None, levels: ArrayLike | None = None, replay: bool = True, reference: Reference | None = None, margin: float | None = None,
-    average: Average | None = None,
+    bounds: Bounds | None = None, levels: ArrayLike | None = None, replay: bool = True,
+    reference: Reference | None = None, margin: float | None = None, average: Average | None = None,
 ) -> TheoryCheck:  # fmt: skip
     """Hold the records of a run against every bound that its algorithm has.
 
     - drift-plus-penalty with any schedule: the lemmas of appendix A, on every path (the run is made once more);
-    - weights set beforehand (EDPP, DPP, any `PresetSchedule` that never decreases): theorems 1 and 2 with their constants, with the queues of theorem 3 where
-      Slater's condition holds; on expectations, so the mean over seeds is judged, with its standard error;
+    - weights set beforehand (EDPP, DPP, any `PresetSchedule` that never decreases): theorems 1 and 2 with their
+      constants, with the queues of theorem 3 where Slater's condition holds; on expectations, so the mean over seeds is
+      judged, with its standard error;
     - ADPP: appendix C, on every path, where some point meets the constraints of every sample;
     - MDPP: appendix A alone. Theorem 5 has no constants to check: its proof bounds a_t by a constant, which the
       estimates exceed;
