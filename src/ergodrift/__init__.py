@@ -10,8 +10,11 @@ from ergodrift.data.chain import MarkovChain
 from ergodrift.data.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.engine.result import Result, load_result
 from ergodrift.engine.run import NonFiniteError, run
-from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
+from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Region, Simplex
 from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
+from ergodrift.methods.estimator import Estimator, MultiLevel, SingleSample
+from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
+from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule, Schedule
 from ergodrift.problem import LinearModel, Problem
 from ergodrift.solve.feasibility import Feasibility, QueueEvidence, feasibility
 from ergodrift.solve.reference import Reference, solve_reference
@@ -32,9 +35,12 @@ __all__ = [
     "Box",
     "Certificate",
     "Diagnosis",
+    "DriftPlusPenalty",
     "EntropySimplex",
+    "Estimator",
     "Feasibility",
     "Feedback",
+    "FeedbackSchedule",
     "Geometry",
     "IIDSource",
     "Info",
@@ -42,15 +48,22 @@ __all__ = [
     "LinearModel",
     "MarkovChain",
     "MarkovSource",
+    "Method",
     "Monitor",
+    "MultiLevel",
     "NonFiniteError",
+    "PresetSchedule",
+    "PrimalDual",
     "Problem",
     "Product",
     "QueueEvidence",
     "Reference",
+    "Region",
     "Result",
+    "Schedule",
     "SeriesSource",
     "Simplex",
+    "SingleSample",
     "Sizes",
     "Source",
     "State",

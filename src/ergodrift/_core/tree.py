@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TypeVar, dataclass_transform
+from typing import ClassVar, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,21 @@ def module(*static: str, beside: tuple[str, ...] = ()) -> Callable[[type[T]], ty
         return cls
 
     return register
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Module:
+    """A class whose subclasses are such dataclasses, `class Mine(Base, static=("label",))`: nothing to remember.
+
+    What is static in a base is so in what is made of it.
+    """
+
+    _static: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, *, static: tuple[str, ...] = (), **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls._static = (*cls._static, *static)
+        module(*cls._static)(cls)
 
 
 class Beside:

@@ -27,8 +27,8 @@ from ergodrift.types import Array, PyTree
 
 T = TypeVar("T", bound=PyTree)
 
-FORMAT = "ergodrift run v3"
-BEFORE = ("ergodrift run v1", "ergodrift run v2")  # did not say what the functions of a problem were
+FORMAT = "ergodrift run v4"
+BEFORE = tuple(f"ergodrift run v{number}" for number in (1, 2, 3))
 SAVE_SECONDS = 10.0  # how often a running loop writes its state
 
 
@@ -83,8 +83,8 @@ class Checkpoint:
         found = str(file["format"])
         if found in BEFORE:
             raise ValueError(
-                f"it is of format {found!r}, which did not note the functions of the problem: nobody can tell whether "
-                "they are the same; use another file or delete it"
+                f"it is of format {found!r}, of an earlier version, which noted a run in other terms: finish the run "
+                "with that version, or use another file or delete it"
             )
         if found != FORMAT:
             raise ValueError(f"it has format {found!r}, this version reads {FORMAT!r}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 import bisect
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,74 +15,43 @@ from ergodrift.data.sampler import all_bits
 from ergodrift.problem import CompactForm, Problem
 from ergodrift.types import Array, Feedback, Key, PyTree
 
-E = TypeVar("E", bound="EachSample")
+E = TypeVar("E", bound="Estimator")
 NEVER = np.int32(2**31 - 1)  # a window longer than any run
-NO_LEVELS = "levels were given, but each round of this algorithm is one sample; only MLMC has levels"
 
 
-class Estimator(Protocol):
-    """What a method asks of its estimator: it folds one sample's feedback at a time into a window."""
+class Estimator(tree.Module, abc.ABC):
+    """How the samples of a round become its feedback: one sample's feedback at a time is folded into a window.
+
+    A subclass is a frozen dataclass and a pytree: its fields are numbers that may be swept, those named in
+    `class Mine(Estimator, static=("kind",))` are not. `observe` is all that it must have.
+
+    Attributes:
+        needs_state: whether it must be told which state a sample came from, in `Feedback.state`.
+        compact: the form in which it must be told the tangent planes, in `Feedback.compact`, if any.
+    """
+
+    needs_state = False
+    compact: ClassVar[CompactForm | None] = None
 
     def init(self, zero: Feedback, levels: Key | Array | None) -> PyTree:
         """An empty window. `zero` has the shapes of a feedback; `levels` is a key, or the levels of all rounds."""
-        ...
+        return ()
 
-    @property
-    def needs_state(self) -> bool:
-        """Whether it must be told which state a sample came from, in `Feedback.state`."""
-        ...
-
-    @property
-    def compact(self) -> CompactForm | None:
-        """The form in which it must be told the tangent planes, in `Feedback.compact`, if any."""
-        ...
-
+    @abc.abstractmethod
     def observe(
-        self, window: PyTree, t: jax.Array, feedback: Feedback, x: PyTree = None
+        self, window: PyTree, t: jax.Array, feedback: Feedback, x: PyTree
     ) -> tuple[PyTree, Feedback, jax.Array | bool]:
         """The next window, the round's feedback, and whether the round (t are finished before it) is complete.
 
         `x` is the point at which the feedback was given.
         """
-        ...
 
     def pending(self, window: PyTree) -> jax.Array | int:
-        """How many samples the unfinished round has taken."""
-        ...
-
-    def prefetch(self, window: PyTree, t: jax.Array, count: int) -> PyTree:
-        """The window with what the next `count` samples will need drawn beforehand (t rounds are finished)."""
-        ...
-
-    def for_run(
-        self,
-        num_samples: int,
-        num_rounds: int | None,
-        law: np.ndarray | None = None,
-        compact: CompactForm | None = None,
-    ) -> Estimator:
-        """The estimator for a run of so many samples, and of so many rounds where they are known.
-
-        `law` is the stationary law of the states, where they are finitely many and told apart; `compact` the form that
-        the problem offers for its feedback.
-        """
-        ...
-
-    def samples_for(self, levels: Array) -> int:
-        """How many samples given levels, (seeds, rounds), take: those of the seed that takes the most."""
-        ...
-
-
-class EachSample:
-    """What estimators share for which each sample is a round."""
-
-    needs_state = False
-    compact: CompactForm | None = None
-
-    def pending(self, window: PyTree) -> int:
+        """How many samples the unfinished round has taken; none where each sample is a round."""
         return 0
 
     def prefetch(self, window: PyTree, t: jax.Array, count: int) -> PyTree:
+        """The window with what the next `count` samples will need drawn beforehand (t rounds are finished)."""
         return window
 
     def for_run(
@@ -91,20 +61,22 @@ class EachSample:
         law: np.ndarray | None = None,
         compact: CompactForm | None = None,
     ) -> E:
+        """The estimator for a run of so many samples, and of so many rounds where they are known.
+
+        `law` is the stationary law of the states, where they are finitely many and told apart; `compact` the form that
+        the problem offers for its feedback.
+        """
         if num_rounds is not None:
-            raise ValueError(NO_LEVELS)
+            raise ValueError(f"levels were given, but {type(self).__name__} has none; only MLMC (mdpp) does")
         return self
 
     def samples_for(self, levels: Array) -> int:
-        raise ValueError(NO_LEVELS)
+        """How many samples given levels, (seeds, rounds), take: those of the seed that takes the most."""
+        raise ValueError(f"levels were given, but {type(self).__name__} does not say how many samples they take")
 
 
-@tree.module()
-class SingleSample(EachSample):
+class SingleSample(Estimator):
     """Each sample is a round, as it is."""
-
-    def init(self, zero: Feedback, levels: Key | Array | None) -> PyTree:
-        return ()
 
     def observe(
         self, window: PyTree, t: jax.Array, feedback: Feedback, x: PyTree = None
@@ -136,8 +108,7 @@ class Window(NamedTuple):
     levels: jax.Array | Prefetched
 
 
-@tree.module()
-class MultiLevel:
+class MultiLevel(Estimator):
     """Multi-level Monte Carlo: f^1 + N (f^N - f^(N/2)) over a window of N consecutive samples (section 4.1).
 
     The level J is geometric, P(J = j) = 2^-j for j = 1, 2, ...; N = 2^J where that is at most the cap, else N = 1. In
@@ -148,8 +119,6 @@ class MultiLevel:
     """
 
     max_level: Any  # an integer, or None
-    needs_state = False
-    compact = None
 
     @staticmethod
     def with_cap(cap: int | None) -> MultiLevel:

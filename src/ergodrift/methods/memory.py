@@ -14,8 +14,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ergodrift._core import tree
-from ergodrift.geometry import Geometry
-from ergodrift.methods.estimator import EachSample, shifted
+from ergodrift.methods.estimator import Estimator, shifted
+from ergodrift.methods.schedule import Schedule
 from ergodrift.problem import CompactForm
 from ergodrift.types import Array, Compact, Feedback, Key, PyTree, Scalar, Sizes, Weights
 
@@ -68,8 +68,7 @@ class MemoryState(NamedTuple):
     age: jax.Array
 
 
-@tree.module("num_states", "by_visits", "compact")
-class Memory(EachSample):
+class Memory(Estimator, static=("num_states", "by_visits", "compact")):
     """Each sample is a round, whose feedback is the law's average of the last tangent planes of all states seen so far.
 
     f̂_t(x) = sum_s w_s [f_s(y_s) + df_s(y_s).(x - y_s)], where y_s is the point at which state s was last seen, and the
@@ -185,8 +184,7 @@ class Memory(EachSample):
         return _met(before, age, first, jnp.asarray(1 / states, kind)), (times + 1) * part, part
 
 
-@tree.module()
-class Aging:
+class Aging(Schedule):
     """V_t = sqrt t, alpha_t = sqrt(t (t + (c age_t)^2)), where age_t is that of the round's feedback and c = 3/2.
 
     So the step V_t / (2 alpha_t) is that of DPP-t, 1 / (2 sqrt t), but never longer than 1 / (3 age_t): in the time
@@ -198,10 +196,7 @@ class Aging:
 
     caution: Scalar = 1.5
 
-    def init(self, geometry: Geometry, x: PyTree, num_constraints: int) -> tuple[()]:
-        return ()
-
-    def weights(self, state: tuple[()], t: jax.Array, sizes: Sizes) -> tuple[tuple[()], Weights]:
+    def weights(self, state: PyTree, t: jax.Array, sizes: Sizes) -> tuple[PyTree, Weights]:
         time = t.astype(sizes.loss_grad.dtype)
         penalty = jnp.sqrt(time)
         return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(self.caution * sizes.age)))

@@ -32,8 +32,7 @@ from ergodrift.problem.rows import Rows, dense, sparse
 from ergodrift.types import Compact, Feedback, PyTree
 
 
-@tree.module("loss", "constraints", "link", "fast_logarithms")
-class LinearModel(Problem):
+class LinearModel(Problem, static=("link",)):
     """Minimise E[mean_i link(a_i . x + b_i)] subject to E[c_k . x] <= l_k, x a vector of X.
 
     Loss and gradient come from one pass over a state's rows, written for the two links that matter and derived for

@@ -19,8 +19,7 @@ from ergodrift.types import Feedback, PyTree
 Function: TypeAlias = Callable[[PyTree, PyTree], jax.Array]  # of a point and a sample
 
 
-@tree.module("loss", "constraints", "fast_logarithms")
-class Problem:
+class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms")):
     """Minimise E[loss(x, xi)] over x in X subject to E[constraints(x, xi)] <= 0 (Kim and Lee, section 2.3).
 
     Args:
@@ -29,6 +28,8 @@ class Problem:
         geometry: the domain X with its mirror map.
         fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
             equal to rounding (`logarithm.rewritten`); False leaves the functions as they are.
+
+    A subclass is a frozen dataclass and a pytree too; it may offer compact feedback, see `compact`.
 
     >>> import jax.numpy as jnp
     >>> from ergodrift import Ball
