@@ -22,7 +22,7 @@ from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
 
 if TYPE_CHECKING:
     from ergodrift import theory
-    from ergodrift.trust import Certificate, Diagnosis, Monitor, certify, diagnose
+    from ergodrift.trust import Certificate, CertificateMethod, Diagnosis, Monitor, certify, diagnose
 
 xla.set_flags()  # no import above starts XLA
 precision.separate_constants()
@@ -34,6 +34,7 @@ __all__ = [
     "Ball",
     "Box",
     "Certificate",
+    "CertificateMethod",
     "Diagnosis",
     "DriftPlusPenalty",
     "EntropySimplex",
@@ -89,7 +90,7 @@ __all__ = [
     "wdpp",
 ]
 
-_LATER = ("Certificate", "Diagnosis", "Monitor", "certify", "diagnose")
+_LATER = ("Certificate", "CertificateMethod", "Diagnosis", "Monitor", "certify", "diagnose")
 
 
 def __getattr__(name: str) -> Any:

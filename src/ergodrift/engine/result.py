@@ -24,6 +24,7 @@ from ergodrift.types import Array, PyTree, StepSizes, Weights
 if TYPE_CHECKING:
     from ergodrift.theory import TheoryCheck
     from ergodrift.trust.certificate import Certificate
+    from ergodrift.trust.methods import CertificateMethod
 
 FORMAT = "ergodrift result v1"
 KNOWN: dict[str, type] = {cls.__name__: cls for cls in (Weights, StepSizes, LearnedWeights)}
@@ -106,7 +107,7 @@ class Result:
         problem: Problem | Source | None = None,
         source: Source | None = None,
         confidence: float | None = None,
-        method: str | None = None,
+        method: str | CertificateMethod | None = None,
         *,
         row: int = 0,
         num_samples: int | None = None,
