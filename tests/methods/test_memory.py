@@ -16,9 +16,8 @@ import cases
 import ergodrift as ed
 from digits import rounded
 from ergodrift.methods.memory import UNSEEN
-from ergodrift.problem import CompactForm
 from ergodrift.problem.linear import BySlopes
-from ergodrift.types import Compact, Feedback
+from ergodrift.types import Feedback
 
 DIGITS = max(1e-12, rounded(1e-14))  # of numbers of size one
 RUNS = max(1e-9, rounded(1e-13))  # of two runs that add the same numbers in another order
@@ -282,14 +281,14 @@ def test_rows_are_kept_only_where_they_are_fewer_than_the_numbers_of_a_plane():
 
 
 @dataclasses.dataclass(frozen=True)
-class Shared(CompactForm):
+class Shared(ed.CompactForm):
     """Of the loss |x|^2 / 2 - c.x and the constraint |x|^2 - a.x: x alone makes the gradients x - c and 2x - a."""
 
     size: int
 
     def feedback(self, problem, x, xi):
         numbers = jnp.append(x, jnp.sum(x**2))
-        return problem.feedback(x, xi)._replace(compact=Compact(numbers, xi))
+        return problem.feedback(x, xi)._replace(compact=ed.Compact(numbers, xi))
 
     def planes(self, basis, numbers, share):
         x, square = numbers[:-1], numbers[-1]
