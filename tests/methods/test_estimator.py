@@ -202,6 +202,15 @@ def test_given_levels_are_prefetched_as_they_are_and_end():
         assert estimator.length(ahead.levels, jnp.int32(t)) == estimator.length(window.levels, jnp.int32(t))
 
 
+def test_given_levels_say_how_many_samples_they_take():
+    levels = np.array([[1, 2, 4, 1], [5, 5, 1, 3]])  # 2 + 4 + 16 + 2 samples, and 1 + 1 + 2 + 8
+    assert MultiLevel.with_cap(16).samples_for(levels) == 24
+    assert MultiLevel.with_cap(16).samples_for(levels[1:]) == 12
+    assert MultiLevel.with_cap(2**40).samples_for(np.full((1, 3), 30)) == 3 * 2**30
+    with pytest.raises(ValueError, match="levels were given, but SingleSample"):
+        SingleSample().samples_for(levels)
+
+
 def test_single_samples_pass_through():
     estimator, sample = SingleSample(), blank()
     window, feedback, complete = estimator.observe(estimator.init(blank(), None), jnp.int32(0), sample)
@@ -254,7 +263,9 @@ def test_levels_may_be_any_array(given):
     ids=["raw key", "zero", "negative", "floats", "scalar"],
 )
 def test_what_cannot_be_levels_is_refused(levels):
-    with pytest.raises(ValueError, match=r"levels must be a jax\.random\.key, or whole numbers >= 1, one a round; got"):
+    with pytest.raises(
+        ValueError, match=r"levels must be a jax\.random\.key, or whole numbers >= 1, one per round; got"
+    ):
         MultiLevel.with_cap(16).init(blank(), levels)
 
 
