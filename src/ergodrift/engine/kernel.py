@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,13 @@ from jax.experimental.pallas import triton
 
 from ergodrift._core import tree
 from ergodrift.data.source import Turned
+from ergodrift.engine.carry import Carry, RunSpec
 from ergodrift.geometry import Ball
 from ergodrift.methods.estimator import MultiLevel, SingleSample
 from ergodrift.methods.method import DriftPlusPenalty, PrimalDual
 from ergodrift.methods.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic
 from ergodrift.problem import LINKS, Dense, LinearModel, Rows, half_spaces
 from ergodrift.types import Feedback, PyTree
-
-if TYPE_CHECKING:
-    from ergodrift.engine.loop import Carry, RunSpec
 
 T = TypeVar("T")
 Point: TypeAlias = tuple[jax.Array, ...]  # of d scalars

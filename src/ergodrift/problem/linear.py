@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift.geometry import Geometry
-from ergodrift.problem.compact import CompactForm
 from ergodrift.problem.links import (
     LINKS,
     ROWS_PER_LOG,
@@ -27,7 +26,7 @@ from ergodrift.problem.links import (
     surplus,
     total_loss,
 )
-from ergodrift.problem.problem import Problem
+from ergodrift.problem.problem import CompactForm, Problem
 from ergodrift.problem.rows import Rows, dense, sparse
 from ergodrift.types import Compact, Feedback, PyTree
 
