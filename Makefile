@@ -2,15 +2,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce test test32 test-slow bench coverage sweeps lock clean
+.PHONY: reproduce lint test test32 test-slow bench beyond coverage sweeps lock clean
 
 reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
 	$(BIN)/ergodrift reproduce
 
-test: $(READY) ## lint, types, tests and doctests
+lint: $(READY) ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+test: lint ## and tests and doctests
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test32: $(READY) ## the tests that do not need 64-bit numbers, without them, as users find JAX
@@ -24,6 +26,9 @@ bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	for name in one_seed why step_overhead memory_cost experiment growth sparse reference cold_start walk; do \
 	  $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
+
+beyond: $(READY) ## RDPP and WDPP beside the paper's algorithms; writes beyond-out/
+	$(BIN)/python -m studies.beyond
 
 coverage: $(READY) ## intervals and mixing times on data whose truth is known; writes coverage-out/
 	$(BIN)/python -m studies.coverage

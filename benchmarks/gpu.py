@@ -1,7 +1,7 @@
-"""Seeds on a GPU: seed-rounds a second of EDPP-t on the paper's problem, with and without the kernel, and correctness.
+"""Seeds on a GPU: seed-rounds per second of EDPP-t on the paper's problem, with and without the kernel; correctness.
 
 The floor: a round looks at 2,000 rows, each of which needs an exponential and a reciprocal from the special-function
-units (16 a clock and multiprocessor). Prints a table and writes bench-results/gpu.json.
+units (16 per clock and multiprocessor). Prints a table and writes bench-results/gpu.json.
 
     python benchmarks/gpu.py [--seeds 1 256 4096 32768] [--clock 1.98e9]
 """
@@ -39,7 +39,7 @@ SUITS = kernel.suits
 
 
 def rate(seeds, rounds):
-    """Seed-rounds a second, compilation apart."""
+    """Seed-rounds per second, compilation apart."""
     problem, source = setting()
 
     def go():
@@ -107,7 +107,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     floor = device.core_count * 16 * options.clock / (2 * 2000)
     report = {"device": device.device_kind, "jax": jax.__version__, "roofline": floor, "rows": []}
-    print(f"{device.device_kind}: at most {floor / 1e6:.0f} million seed-rounds a second")
+    print(f"{device.device_kind}: at most {floor / 1e6:.0f} million seed-rounds per second")
     for seeds in options.seeds:
         plain(False)
         fused = rate(seeds, 50_000)

@@ -23,7 +23,7 @@ MANY = (1000, 100_000)
 
 
 def cases(rounds):
-    """Name, problem, source, seeds and rounds: 2,000 rows a state, three numbers a state, and many such states."""
+    """Name, problem, source, seeds and rounds: 2,000 rows per state, three numbers per state, and many such states."""
     chain = ed.MarkovChain(np.full((STATES, STATES), 0.01) + 0.97 * np.eye(STATES))
     paper, data, _ = fairness(*synthetic(0))
     rng = np.random.default_rng(0)

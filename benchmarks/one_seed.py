@@ -147,7 +147,7 @@ def optional(make, *arguments):
 
 
 def measure(kind, rounds):
-    """Microseconds a round of every competitor, and of ours in several uses."""
+    """Microseconds per round of every competitor, and of ours in several uses."""
     name = np.dtype(kind).name
     rows = {}
     with jax.enable_x64(kind == np.float64):
@@ -194,7 +194,7 @@ def measure(kind, rounds):
             if loop is not None:
                 loop(few[:5])
                 rows[job] = best_of(3, lambda loop=loop: loop(few))[0] / len(few) * 1e6
-    print(f"{name}: microseconds a round (and seed), and as a multiple of C")
+    print(f"{name}: microseconds per round (and seed), and as a multiple of C")
     for job, value in rows.items():
         base = rows["64 seeds, C"] if job.startswith("64") else rows["C"]
         print(f"  {job:38}{value:10.3f}{value / base:10.2f}x")
@@ -216,7 +216,7 @@ def main() -> None:
         *lines, last = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
         print("\n".join(lines), flush=True)
         rows[kind] = json.loads(last)
-    write("one_seed", {"unit": "microseconds a round and seed", "rounds": options.rounds, "rows": rows})
+    write("one_seed", {"unit": "microseconds per round and seed", "rounds": options.rounds, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -73,10 +73,10 @@ def main() -> None:
 
     np.testing.assert_allclose(np.asarray(ours())[0, 0], by_hand(path), atol=1e-3)
     hand, own = (spent / rounds * 1e6 for spent in best_of(3, lambda: by_hand(path), ours))
-    print(f"d = {DIM}, {ROWS} rows of {WIDTH} entries a round, float32, microseconds a round")
+    print(f"d = {DIM}, {ROWS} rows of {WIDTH} entries per round, float32, microseconds per round")
     print(f"scipy.sparse {hand:.0f}, ergodrift {own:.0f}")
     print(f"ergodrift / scipy: {own / hand:.2f}x")
-    write("sparse", {"unit": "microseconds a round", "rounds": rounds, "rows": {"scipy": hand, "ergodrift": own}})
+    write("sparse", {"unit": "microseconds per round", "rounds": rounds, "rows": {"scipy": hand, "ergodrift": own}})
 
 
 if __name__ == "__main__":

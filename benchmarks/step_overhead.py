@@ -43,7 +43,7 @@ def floor(problem, data, x, rounds):
 
 
 def measure(algorithm, chain, data, rounds):
-    """Microseconds a sample and seed: the floor, one seed, twenty seeds."""
+    """Microseconds per sample and seed: the floor, one seed, twenty seeds."""
     problem, source = ed.Problem(loss, constraints, ed.Ball(1.0)), ed.MarkovSource(chain, data)
     x0, device = jnp.zeros(DIM, data["A"].dtype), jax.tree.map(jnp.asarray, data)
 
@@ -63,7 +63,7 @@ def main() -> None:
     rounds, rng, rows = options.rounds, np.random.default_rng(0), []
     chain = ed.MarkovChain(np.full((STATES, STATES), 0.01) + 0.97 * np.eye(STATES))
     algorithms = [ed.edpp(33.0), ed.dpp(horizon=rounds), ed.adpp(), ed.mdpp(), ed.pd(rounds, 9.0, 9.0), ed.pd2(9.0)]
-    print("microseconds a sample and seed")
+    print("microseconds per sample and seed")
     print(f"{'':8}{'dtype':>9}{'floor':>9}{'1 seed':>9}{'beyond':>9}{'20 seeds':>10}")
     for kind in (np.float32, np.float64):
         with jax.enable_x64(kind == np.float64):
@@ -77,7 +77,7 @@ def main() -> None:
                 name = np.dtype(kind).name
                 print(f"{algorithm.name:8}{name:>9}{bare:9.3f}{one:9.3f}{one - bare:9.3f}{many:10.3f}")
                 rows.append({"algorithm": algorithm.name, "dtype": name, "floor": bare, "one": one, "twenty": many})
-    write("step_overhead", {"unit": "microseconds a sample and seed", "rounds": rounds, "rows": rows})
+    write("step_overhead", {"unit": "microseconds per sample and seed", "rounds": rounds, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -9,17 +9,14 @@ import json
 import re
 from pathlib import Path
 
+from ergodrift._core.markdown import table
+
 OUT, DOCS = Path("bench-results"), Path("docs")
 
 
 def load(name):
     path = OUT / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
-
-
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 
 def one_seed(report):
@@ -33,11 +30,11 @@ def one_seed(report):
         return f"{rows[name]:.2f} ({rows[name] / base:.2f}x)"
 
     rows = [(name, cell("float32", name), cell("float64", name)) for name in names]
-    return table(["µs a round (and seed), multiple of C", "float32", "float64"], rows)
+    return table(["µs per round (and seed), multiple of C", "float32", "float64"], rows)
 
 
 def why(report):
-    return table(["", "µs a round (and seed)"], [(name, f"{value:.2f}") for name, value in report["rows"].items()])
+    return table(["", "µs per round (and seed)"], [(name, f"{value:.2f}") for name, value in report["rows"].items()])
 
 
 def step_overhead(report):
@@ -68,7 +65,7 @@ def growth(report):
 
 def sparse(report):
     hand, own = report["rows"]["scipy"], report["rows"]["ergodrift"]
-    return table(["µs a round", ""], [("scipy.sparse by hand", f"{hand:.0f}"), ("ergodrift", f"{own:.0f}")])
+    return table(["µs per round", ""], [("scipy.sparse by hand", f"{hand:.0f}"), ("ergodrift", f"{own:.0f}")])
 
 
 def reference(report):
@@ -96,7 +93,7 @@ def gpu(report):
         f"\n\nThe paper's experiment with {whole['seeds']:,} seeds, eight algorithms and all metrics, took "
         f"{whole['seconds']:.0f} s, compilation included."
     )
-    return table(["seeds", "kernel, million seed-rounds a second", "of the roofline", "plain"], rows) + note
+    return table(["seeds", "kernel, million seed-rounds per second", "of the roofline", "plain"], rows) + note
 
 
 def shown(value):

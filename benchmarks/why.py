@@ -100,8 +100,8 @@ def main() -> None:
         command = [sys.executable, __file__, "--one", name, "--rounds", str(options.rounds)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
         rows[name] = json.loads(done.stdout.splitlines()[-1])
-        print(f"  {name:44}{rows[name]:8.2f} us a round", flush=True)
-    write("why", {"unit": "microseconds a round and seed", "rounds": options.rounds, "rows": rows})
+        print(f"  {name:44}{rows[name]:8.2f} us per round", flush=True)
+    write("why", {"unit": "microseconds per round and seed", "rounds": options.rounds, "rows": rows})
 
 
 if __name__ == "__main__":

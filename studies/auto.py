@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ergodrift import metrics
+from ergodrift._core import markdown
 from ergodrift.engine.run import run
 from ergodrift.experiments.config import Config, configure
 from ergodrift.experiments.reproduce import Experiment
@@ -46,17 +47,14 @@ def compare(config: Config, factors: Sequence[float] = (0.3, 1.0, 3.0)) -> list[
 def table(rows: list[dict[str, Any]]) -> str:
     """The comparison as Markdown."""
     truth = next(row["gap"] for row in rows if row["tau_mix"] == "told 1 tau_mix")
-    lines = [
-        "| EDPP-t | Lagrangian gap | standard error | relative to the truth | estimate at the end |",
-        "|---|---|---|---|---|",
-    ]
+    lines = []
     for row in rows:
         low, middle, high = row.get("estimate", [np.nan] * 3)
         seen = f"median {middle:.0f}, {low:.0f} to {high:.0f}" if "estimate" in row else ""
-        lines.append(
-            f"| {row['tau_mix']} | {row['gap']:.5f} | {row['standard_error']:.5f} | {row['gap'] / truth:.2f} | {seen} |"
-        )
-    return "\n".join(lines)
+        numbers = [f"{row['gap']:.5f}", f"{row['standard_error']:.5f}", f"{row['gap'] / truth:.2f}"]
+        lines.append([row["tau_mix"], *numbers, seen])
+    head = ["EDPP-t", "Lagrangian gap", "standard error", "relative to the truth", "estimate at the end"]
+    return markdown.table(head, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,18 +2,25 @@
 
 Tables of the paper's designs, networks of 50 agents, mixing times from 1 to 10,000 at 300 tau samples each, of what one
 path says of the stationary law, and of what was tried with other constants and other estimators.
+`python -m studies.beyond` runs them all and writes beyond.json, beyond.md and sweep.svg.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from collections.abc import Callable, Iterable
+import functools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ergodrift import metrics
+from ergodrift._core.files import write_whole
+from ergodrift.cli.common import UsageError, keep_others, make_room, needs
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.source import IIDSource, MarkovSource
 from ergodrift.engine.run import run
@@ -26,6 +33,7 @@ from ergodrift.methods.windows import GrowingWindow
 from ergodrift.problem import Problem
 from ergodrift.problems import fairness, synthetic
 from ergodrift.solve.reference import Reference, solve_reference
+from studies.beyond_report import draw_sweep, tables
 from studies.laws import law_errors, laws
 from studies.variants import Antithetic, Balanced, Clipped
 
@@ -34,24 +42,23 @@ FRESH = 7_000_000  # path seeds start here: none was looked at while the algorit
 OTHER = 80_000  # where constants were compared
 AGENTS = 50
 DESIGNS = ("default", "wide", "infeasible-start")
-Say = Callable[[str], None]
 
 
-def beyond(quick: bool = False, say: Say = lambda line: None) -> dict[str, Any]:
+def beyond(quick: bool = False, log: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """All tables, ready for JSON; `quick` is a smaller version of each for a first look."""
     seeds = 4 if quick else 20
     found: dict[str, Any] = {"schema": SCHEMA, "quick": quick, "versions": versions()}
-    found["networks"] = networks(seeds, visits=100 if quick else 1000, say=say)
-    found["designs"] = designs(seeds, 10_000 if quick else 100_000, say=say)
+    found["networks"] = networks(seeds, visits=100 if quick else 1000, log=log)
+    found["designs"] = designs(seeds, 10_000 if quick else 100_000, log=log)
     taus = (1, 10, 100) if quick else (1, 10, 100, 1000, 10_000)
-    found["sweep"] = sweep(seeds, taus, say=say)
-    found["tried"] = tried(seeds, 10_000 if quick else 100_000, say=say)
-    found["laws"] = known_laws(seeds, 10_000 if quick else 100_000, say=say)
-    found["streams"] = streams(8 if quick else 100, 10_000 if quick else 100_000, say=say)
+    found["sweep"] = sweep(seeds, taus, log=log)
+    found["tried"] = tried(seeds, 10_000 if quick else 100_000, log=log)
+    found["laws"] = known_laws(seeds, 10_000 if quick else 100_000, log=log)
+    found["streams"] = streams(8 if quick else 100, 10_000 if quick else 100_000, log=log)
     return found
 
 
-def designs(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[str, Any]]:
+def designs(seeds: int, samples: int, log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """The paper's experiment in three designs: Lagrangian gaps and infeasibility at several sample counts."""
     counts = sorted({count for count in (1000, 3000, 10_000, 30_000) if count < samples} | {samples})
     rows = []
@@ -68,7 +75,7 @@ def designs(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict
                 counts=counts,
             )
             rows.append({"design": design, "algorithm": name, **row})
-            say(f"{design:17} {name:14} {row['gap'][-1]:.2e}")
+            log(f"{design:17} {name:14} {row['gap'][-1]:.2e}")
     return rows
 
 
@@ -104,7 +111,7 @@ def _connected(near: np.ndarray, distance: np.ndarray) -> np.ndarray:
         near[i, j] = near[j, i] = True
 
 
-def networks(seeds: int, visits: int, say: Say = lambda line: None) -> list[dict[str, Any]]:
+def networks(seeds: int, visits: int, log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """50 agents with data turned from -45 to 45 degrees, the target the uniform law; `visits` an agent on average.
 
     The simple walk on hubs and leaves has another law than the target; there EDPP-t sees each agent's loss and
@@ -141,11 +148,11 @@ def networks(seeds: int, visits: int, say: Say = lambda line: None) -> list[dict
                 seen=(seen_problem, seen),
             )
             rows.append({"graph": name, "walk": kind, "tau_mix": tau, "algorithm": label, **row})
-            say(f"{name:17} {label:14} {row['gap'][-1]:.2e}")
+            log(f"{name:17} {label:14} {row['gap'][-1]:.2e}")
     return rows
 
 
-def sweep(seeds: int, taus: Iterable[int], say: Say = lambda line: None) -> list[dict[str, Any]]:
+def sweep(seeds: int, taus: Iterable[int], log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """The default design with p = 1 / (3 tau) and 300 tau samples; fewer rows and, at 10,000, fewer seeds, for time."""
     rows = []
     for tau in taus:
@@ -162,11 +169,11 @@ def sweep(seeds: int, taus: Iterable[int], say: Say = lambda line: None) -> list
                 counts=[samples],
             )
             rows.append({"tau_mix": tau, "algorithm": name, **row})
-            say(f"tau_mix {tau:<9} {name:14} {row['gap'][-1]:.2e}")
+            log(f"tau_mix {tau:<9} {name:14} {row['gap'][-1]:.2e}")
     return rows
 
 
-def tried(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[str, Any]]:
+def tried(seeds: int, samples: int, log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """Other constants, windows, estimators and averages than those of RDPP and WDPP, on smaller data, other paths."""
     memory, window = rdpp(), wdpp()
     levels = MultiLevel.with_cap(16).max_level
@@ -216,11 +223,11 @@ def tried(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[s
                 average=average,
             )
             rows.append({"design": design, "algorithm": name, **row})
-            say(f"{design:17} {name:18} {row['gap'][-1]:.2e}")
+            log(f"{design:17} {name:18} {row['gap'][-1]:.2e}")
     return rows
 
 
-def known_laws(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[str, Any]]:
+def known_laws(seeds: int, samples: int, log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """What one path says of the stationary law, and how far the exact optimum under that is from the optimum."""
     rows: list[dict[str, Any]] = []
     for design in DESIGNS:
@@ -228,7 +235,7 @@ def known_laws(seeds: int, samples: int, say: Say = lambda line: None) -> list[d
         paths = np.asarray(experiment.source.paths(range(FRESH, FRESH + seeds), samples))
         chosen = {"EDPP-t": experiment.algorithms()["EDPP-t"][0], "RDPP (visits)": rdpp("visits"), "RDPP": rdpp()}
         rows.append({"chain": design, "samples": samples, **laws(experiment, paths, chosen)})
-        say(f"{design:17} floor          {rows[-1]['gap']['exact, shares']:.2e}")
+        log(f"{design:17} floor          {rows[-1]['gap']['exact, shares']:.2e}")
     for name, adjacency, kind in graphs():
         source = MarkovSource(MarkovChain.from_graph(adjacency, kind), np.zeros(AGENTS))
         paths = np.asarray(source.paths(range(FRESH, FRESH + seeds), samples // 2))
@@ -236,7 +243,7 @@ def known_laws(seeds: int, samples: int, say: Say = lambda line: None) -> list[d
     return rows
 
 
-def streams(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict[str, Any]]:
+def streams(seeds: int, samples: int, log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """The default design over more seeds, where WDPP and PD are close: each beside WDPP on the same paths."""
     experiment = Experiment.prepare(configure(seeds=seeds, samples=samples))
     first = FRESH + 1000
@@ -254,7 +261,7 @@ def streams(seeds: int, samples: int, say: Say = lambda line: None) -> list[dict
         more = np.array(row["gaps"]) - np.array(rows[0]["gaps"] if rows else row["gaps"])
         found = {"more": float(more.mean()), "more_error": float(more.std(ddof=1) / np.sqrt(seeds))}
         rows.append({"algorithm": name, **row, **found})
-        say(f"{seeds} seeds {name:14} {row['gap'][-1]:.2e}")
+        log(f"{seeds} seeds {name:14} {row['gap'][-1]:.2e}")
     return rows
 
 
@@ -299,54 +306,25 @@ def measure(
     }
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """The tables, one after the other."""
-    lines = []
-    for part in ("designs", "tried"):
-        head = [f"{count:,}" for count in results[part][0]["samples"]]
-        lines += _table(
-            ["design", "algorithm", *head, "standard error", "worst infeasibility"],
-            [[row["design"], row["algorithm"], *map(_short, row["gap"]), *_last(row)] for row in results[part]],
-        )
-    lines += _table(
-        ["graph", "walk", "tau_mix", "algorithm", "gap", "standard error", "worst infeasibility"],
-        [
-            [row["graph"], row["walk"], str(row["tau_mix"]), row["algorithm"], _short(row["gap"][-1]), *_last(row)]
-            for row in results["networks"]
-        ],
-    )
-    names = list(dict.fromkeys(row["algorithm"] for row in results["sweep"]))
-    cells = {(row["tau_mix"], row["algorithm"]): _short(row["gap"][-1]) for row in results["sweep"]}
-    taus = list(dict.fromkeys(row["tau_mix"] for row in results["sweep"]))
-    lines += _table(["tau_mix", *names], [[f"{tau:,}", *(cells[tau, name] for name in names)] for tau in taus])
-    gaps = list(results["laws"][0]["gap"])
-    lines += _table(
-        ["chain", "samples", *(f"error of {name}" for name in results["laws"][0]["errors"]), *gaps],
-        [
-            [row["chain"], f"{row['samples']:,}", *(f"{error:.3f}" for error in row["errors"].values())]
-            + [_short(row["gap"][name]) if "gap" in row else "" for name in gaps]
-            for row in results["laws"]
-        ],
-    )
-    lines += _table(
-        ["algorithm", "seeds", "gap", "standard error", "more than WDPP", "standard error"],
-        [
-            [row["algorithm"], str(row["seeds"]), f"{row['gap'][-1]:.2e}", _short(row["standard_error"][-1]), *more]
-            for row in results["streams"]
-            for more in [[f"{row['more']:+.1e}", _short(row["more_error"])]]
-        ],
-    )
-    return "\n".join(lines)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m studies.beyond", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="4 seeds and shorter runs: a few minutes")
+    parser.add_argument("--out", type=Path, default=Path("beyond-out"), help="folder (default: %(default)s)")
+    parser.add_argument("--force", action="store_true", help="replace results of another configuration in that folder")
+    options = parser.parse_args(arguments)
+    try:
+        needs("beyond draws its figure with", "plots", "matplotlib.figure")
+        keep_others(options.out / "beyond.json", (), {"quick": options.quick}, options.force, ("beyond.md",))
+        make_room(options.out)
+    except UsageError as error:
+        parser.error(str(error))
+    results = beyond(options.quick, log=functools.partial(print, flush=True))
+    write_whole(options.out / "beyond.json", json.dumps(results))
+    write_whole(options.out / "beyond.md", tables(results))
+    draw_sweep(results["sweep"], options.out / "sweep.svg")
+    print(f"tables: {options.out / 'beyond.md'}")
 
 
-def _last(row: dict[str, Any]) -> list[str]:
-    """Standard error and worst infeasibility at the end."""
-    return [_short(row["standard_error"][-1]), f"{row['infeasibility'][-1]:+.4f}"]
-
-
-def _short(value: float) -> str:
-    return f"{value:.1e}"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows]] + [""]
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,8 @@ import numpy as np
 import scipy
 import scipy.signal
 
-from ergodrift._core.files import replacing
+from ergodrift._core import markdown
+from ergodrift._core.files import write_whole
 from ergodrift.data.chain import MarkovChain
 from ergodrift.trust import intervals
 from ergodrift.trust.relaxation import relaxation
@@ -254,7 +255,7 @@ def cells(
 def study(
     wanted: Sequence[Cell],
     jobs: int = 1,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
     """The whole study, on `jobs` processes; `keep` is called with what there is after each cell."""
@@ -270,7 +271,7 @@ def study(
         for cell, rows in studied:
             done[cell] = rows
             at, data = f"{time.monotonic() - began:5.0f} s, {len(done)}/{len(wanted)}", rows[0]["data"]
-            say(f"{at}: {cell.kind}, {data}, tau_mix = {cell.tau}, n = {cell.ratio} tau_mix")
+            log(f"{at}: {cell.kind}, {data}, tau_mix = {cell.tau}, n = {cell.ratio} tau_mix")
             keep(found())
     return found()
 
@@ -311,10 +312,6 @@ def _ratio(row: dict[str, Any]) -> int:
     return round(row["n"] / row["tau_mix"])
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
-
-
 def _coverage(rows: list[dict[str, Any]]) -> str:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     lines = []
@@ -322,7 +319,7 @@ def _coverage(rows: list[dict[str, Any]]) -> str:
         cells = {row["method"]: row for row in rows if (row["data"], row["tau_mix"]) == (data, tau)}
         shown = [_shown(cells[m]) if m in cells else "" for m in methods]
         lines.append([data, f"{tau:g}", *shown])
-    return _markdown(["data", "tau_mix", *methods], lines)
+    return markdown.table(["data", "tau_mix", *methods], lines)
 
 
 def _shown(row: dict[str, Any]) -> str:
@@ -338,7 +335,7 @@ def _verdicts(rows: list[dict[str, Any]], ratios: list[int]) -> str:
     for method in dict.fromkeys(row["method"] for row in rows):
         wrong = [[row["wrong"] for row in rows if (row["method"], _ratio(row)) == (method, r)] for r in ratios]
         lines.append([method, *(f"{100 * max(found):.1f} %" if found else "" for found in wrong)])
-    return _markdown(["method", *(f"n = {ratio} tau_mix" for ratio in ratios)], lines)
+    return markdown.table(["method", *(f"n = {ratio} tau_mix" for ratio in ratios)], lines)
 
 
 def _mixing(rows: list[dict[str, Any]]) -> str:
@@ -349,7 +346,7 @@ def _mixing(rows: list[dict[str, Any]]) -> str:
         numbers = [f"{row['tau_mix']:g}", f"{_ratio(row)}", f"{row['repetitions']}", f"{100 * row['coverage']:.1f}"]
         ratios = [f"{row['median_ratio']:.2f}", f"{row['q10_ratio']:.2f} to {row['q90_ratio']:.2f}"]
         lines.append([row["data"], *numbers, *ratios, f"{row['width']:.1f}"])
-    return _markdown(head, lines)
+    return markdown.table(head, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -361,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--taus", type=int, nargs="+", metavar="TAU", help="mixing times (default: 1 10 100 1000)")
     parser.add_argument("--lengths", type=int, nargs="+", metavar="L", help="n / tau_mix (default: 50 200 1000)")
     parser.add_argument("--only", choices=KINDS, help="one of the two studies (default: both)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--out", type=Path, default=Path("coverage-out"), help="folder (default: %(default)s)")
     options = parser.parse_args(arguments)
     for name in ("repetitions", "mixing_repetitions", "jobs"):
@@ -375,14 +372,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def keep(found: dict[str, Any]) -> None:
         for name, content in [("coverage.json", json.dumps(found, indent=1)), ("coverage.md", tables(found))]:
-            with replacing(options.out / name) as file:
-                file.write(content.encode())
+            write_whole(options.out / name, content)
 
     lengths = () if options.only == "mixing" else options.lengths or LENGTHS
     mixing_lengths = () if options.only == "intervals" else MIXING_LENGTHS
-    say = functools.partial(print, flush=True)
+    log = functools.partial(print, flush=True)
     wanted = cells(taus, repetitions, lengths, mixing_lengths, mixing_repetitions)
-    print(tables(study(wanted, options.jobs, say=say, keep=keep)))
+    print(tables(study(wanted, options.jobs, log=log, keep=keep)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.signal
 
+from ergodrift._core import markdown
 from ergodrift.trust.relaxation import relaxation
 
 BURN = 15  # relaxation times that are dropped before a series begins
@@ -180,11 +181,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """The study as Markdown."""
     head = ["data", "relaxation time", "n", "repetitions", "coverage", "median / truth", "10 % to 90 %"]
     head += ["interval / truth", "said not to fit"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = []
     for row in rows:
         cells = [row["data"], f"{row['truth']:.3g}", f"{row['n']:,}", f"{row['repetitions']}"]
         cells += [f"{100 * row['coverage']:.1f} %", f"{row['median_ratio']:.2f}"]
         cells += [f"{row['q10_ratio']:.2f} to {row['q90_ratio']:.2f}"]
         cells += [f"{row['lower_ratio']:.2f} to {row['upper_ratio']:.2f}", f"{100 * row['warned']:.1f} %"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown.table(head, lines)

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ergodrift._core.files import replacing
+from ergodrift._core import markdown
+from ergodrift._core.files import write_whole
 from ergodrift.trust import intervals
 from ergodrift.trust.sequence import Learned
 from studies import sweep_diagnose
@@ -112,7 +113,7 @@ def anytime_table(rows: list[Row]) -> str:
             if (row["n"], row["planned"], row["looks"]) == (n, planned, looks)
         ]
         head = ["data", "missed, %", "too low, %", "too high, %", "inconsistent, %", "given, %", "first at", "width"]
-        table = _markdown([*head, "told apart, %"], lines)
+        table = markdown.table([*head, "told apart, %"], lines)
         count = rows[0]["repetitions"]
         parts.append(f"n = {n:,}, planned = {planned:,}, {looks} looks, {count:,} repetitions:\n\n{table}")
     return "\n\n".join(parts)
@@ -168,7 +169,7 @@ def bursts_table(rows: list[Row]) -> str:
             missed, too_low, refused = (100 * row[name] for name in ("missed", "missed_satisfied", "refused"))
             shown.append(f"{missed:.1f} ({too_low:.1f}; {refused:.0f})")
         lines.append([data, method, *shown])
-    return _markdown(["data", "method", *(f"n = {n:,}" for n in lengths)], lines)
+    return markdown.table(["data", "method", *(f"n = {n:,}" for n in lengths)], lines)
 
 
 class Study(NamedTuple):
@@ -195,14 +196,14 @@ def _relaxation_times(repetitions: int, seed: int = 0, *, quick: bool = False) -
 
 
 def sweep(
-    names: Sequence[str], quick: bool = False, seed: int = 0, say: Callable[[str], None] = print
+    names: Sequence[str], quick: bool = False, seed: int = 0, log: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Rows of each study asked for, and their tables."""
     known, rows = studies(), {}
     for name in names:
         began, study = time.monotonic(), known[name]
         rows[name] = study.measure(study.few if quick else study.repetitions, seed, quick=quick)
-        say(f"{name}: {len(rows[name])} rows in {time.monotonic() - began:.0f} s")
+        log(f"{name}: {len(rows[name])} rows in {time.monotonic() - began:.0f} s")
     return {"schema": "ergodrift sweeps v1", "confidence": 1 - DELTA, "quick": quick, **rows}
 
 
@@ -226,10 +227,6 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m studies.sweeps", description=__doc__)
@@ -245,12 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = sweep(options.only or list(studies()), options.quick)
     page = tables(found)
     for path, text in [(options.out / "sweeps.json", json.dumps(found, indent=1)), (options.out / "sweeps.md", page)]:
-        with replacing(path) as file:
-            file.write(text.encode())
+        write_whole(path, text)
     if options.write_docs:
-        text = written(options.docs.read_text(), page)
-        with replacing(options.docs) as file:
-            file.write(text.encode())
+        write_whole(options.docs, written(options.docs.read_text(), page))
     print(page)
 
 

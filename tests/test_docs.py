@@ -1,4 +1,4 @@
-"""The code blocks of the README and the docs run as they stand."""
+"""The README and the docs: code blocks run as they stand, commands parse, links lead somewhere, lines wrap."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ pytestmark = pytest.mark.x64("the docs set the precision themselves where it mat
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WRAPPED = [page for page in PAGES if page.name not in ("design.md", "distributed.md", "extend.md")]
 
 
 @pytest.mark.slow
@@ -39,3 +40,11 @@ def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", [*WRAPPED, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_lines_wrap_at_100(page):
+    """But for tables, code and links."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    wide = [line for line in prose.splitlines() if len(line) > 100 and not line.startswith("|") and "](" not in line]
+    assert not wide

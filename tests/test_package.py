@@ -92,6 +92,7 @@ def test_the_wheel_installs_into_an_empty_environment_and_imports(tmp_path):
     listing = subprocess.run([sys.executable, "-m", "zipfile", "-l", str(wheel)], capture_output=True, text=True).stdout
     assert "ergodrift/py.typed" in listing
     assert "tests/" not in listing
+    assert "studies" not in listing
 
 
 def test_importing_sets_xla_flags_before_xla_starts_and_leaves_the_users_alone():

@@ -74,7 +74,8 @@ def test_an_array_is_one_constant_in_each_precision():
         kept.append(closed)
         assert [(one.dtype, one.shape) for one in closed.consts] == [(kind, (3,))]
         np.testing.assert_array_equal(closed.consts[0], k)
-    assert kept[0].consts[0] is kept[2].consts[0]
+    if jax.__version_info__ >= (0, 10):  # before, JAX made a constant of each trace's own, of the right type
+        assert kept[0].consts[0] is kept[2].consts[0]
 
 
 @pytest.mark.parametrize("make", [np.asarray, np.asfortranarray, lambda a: a.view(np.matrix), lambda a: a[::-1].T])

@@ -38,7 +38,7 @@ sys.meta_path.insert(0, Hide())
 """
 
 
-@pytest.mark.parametrize("arguments", [["reproduce"], ["beyond"], ["theory"], ["walk"]], ids=lambda args: args[0])
+@pytest.mark.parametrize("arguments", [["reproduce"], ["theory"], ["walk"]], ids=lambda args: args[0])
 def test_a_missing_extra_is_said_before_any_work(tmp_path, arguments):
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)
     out = tmp_path / "out"
@@ -86,7 +86,7 @@ def written(tmp_path, monkeypatch):
     config, begun = configure(file=tmp_path / "tiny.toml"), []
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "results.json").write_text(json.dumps({"config": {**vars(config), "tau_mix": config.tau_mix}}))
-    monkeypatch.setattr(cli.reproduce, "write_report", lambda config, out, say: begun.append(config))
+    monkeypatch.setattr(cli.reproduce, "write_report", lambda config, out, log: begun.append(config))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)  # this process has other tests to run
     return tmp_path, begun
 
@@ -126,22 +126,22 @@ def test_a_file_that_says_nothing_of_its_configuration_is_not_overwritten(tmp_pa
     assert file.read_text() == content
 
 
-@pytest.mark.parametrize(
-    ("arguments", "file", "content", "said"),
-    [
-        (["beyond"], "beyond.json", {"quick": True}, "quick=True there, False here"),
-        (
-            ["theory", "--only", "slopes"],
-            "theory.json",
-            {"settings": {"problems": 1000, "samples": 4_096_000, "seeds": 64, "only": None}},
-            "only=None there, 'slopes' here",
-        ),
-    ],
-)
-def test_every_command_keeps_what_others_left(tmp_path, capsys, arguments, file, content, said):
-    (tmp_path / file).write_text(json.dumps(content))
-    assert cli.main([*arguments, "--out", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err
+def test_a_page_of_somebody_else_is_not_overwritten(written, capsys):
+    folder, begun = written
+    (folder / "out" / "results.json").unlink()
+    (folder / "out" / "index.html").write_text("mine")
+    assert reproduce(folder) == 2
+    assert "index.html is there without results.json, so it is not of this command" in capsys.readouterr().err
+    assert begun == []
+    assert reproduce(folder, "--force") == 0
+    assert len(begun) == 1
+
+
+def test_theory_keeps_what_others_left(tmp_path, capsys):
+    settings = {"problems": 1000, "samples": 4_096_000, "seeds": 64, "only": None}
+    (tmp_path / "theory.json").write_text(json.dumps({"settings": settings}))
+    assert cli.main(["theory", "--only", "slopes", "--out", str(tmp_path)]) == 2
+    assert "only=None there, 'slopes' here" in capsys.readouterr().err
 
 
 # Ctrl-C

@@ -131,7 +131,7 @@ def test_threads_that_share_a_checkpoint_are_told_apart(tmp_path, monkeypatch):
 
 HOLDS = """
 import sys, time
-from ergodrift.files import locked
+from ergodrift._core.files import locked
 with locked(sys.argv[1], "checkpoint"):
     print("held", flush=True)
     time.sleep(120)
@@ -197,7 +197,7 @@ def test_writers_of_one_file_at_once_leave_a_whole_one(tmp_path):
 WRITES = """
 import sys, time
 from pathlib import Path
-from ergodrift.files import replacing
+from ergodrift._core.files import replacing
 with replacing(Path(sys.argv[1])) as file:
     file.write(b"half")
     file.flush()
@@ -310,8 +310,11 @@ def test_other_files_are_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match=r"it has format 'ergodrift result v2', this version reads .*v1"):
         ed.load_result(path)
     np.save(tmp_path / "pickle.npy", np.array([found.name, None], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"pickle\.npy is not a file of"):
+    with pytest.raises(ValueError, match=r"pickle\.npy is not a file of .* it is not an \.npz file"):
         ed.load_result(tmp_path / "pickle.npy")
+    np.savez(path, header=np.array([found.name, None], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="it holds Python objects, which are not loaded"):
+        ed.load_result(path)
     with pytest.raises(ValueError, match="cannot be saved while run is traced"):
         jax.vmap(lambda tau: ed.run(ed.edpp(tau), PROBLEM, SOURCE, x0=np.zeros(2), num_samples=5).save(path))(
             jnp.ones(2)

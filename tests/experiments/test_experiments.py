@@ -218,7 +218,7 @@ def test_a_full_disk_takes_away_neither_the_table_nor_what_was_found(results, tm
     monkeypatch.setattr(Experiment, "run", lambda self, name: results["algorithms"][name])
     monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(OSError, match="No space left on device"):
-        write_report(TINY, tmp_path, say=said.append)
+        write_report(TINY, tmp_path, log=said.append)
     assert "MDPP cannot be kept for another time: [Errno 28] No space left on device" in said
     assert any("constraint 1" in line for line in said)  # the table
     assert not list(tmp_path.rglob("*.json"))

@@ -10,6 +10,7 @@ import pytest
 
 import browsing
 from ergodrift.experiments.config import Config
+from ergodrift.experiments.results import AlgorithmResults, JudgedResults
 from ergodrift.report.page import page
 from ergodrift.theory import theorem3
 
@@ -24,10 +25,10 @@ ATTACK = "</script><script>document.title = 'broken'</script> {{claims}} & <b>bo
 FIGURE = '<?xml version="1.0"?>\n<!DOCTYPE svg>\n<svg viewBox="0 0 9 9"><circle cx="4" cy="4" r="3"/></svg>'
 
 
-def made_up(seeds=SEEDS, samples=SAMPLES):
+def made_up(seeds=SEEDS, samples=SAMPLES) -> JudgedResults:
     """Results of the right shape: Lagrangian gaps are positive, the least is EDPP-t's; all else has both signs."""
     rng = np.random.default_rng(0)
-    algorithms = {}
+    algorithms: dict[str, AlgorithmResults] = {}
     for place, name in enumerate(NAMES):
         curves = {}
         for metric in (*POINT_METRICS, *(f"{metric}_last" for metric in POINT_METRICS), *SUMS):
@@ -40,6 +41,7 @@ def made_up(seeds=SEEDS, samples=SAMPLES):
             "seconds": 1.5,
             "rounds": [samples[-1]] * seeds,
             "samples_used": [samples[-1]] * seeds,
+            "solution": [[0.25, 0.5, 0.0]] * seeds,
             "curves": {metric: values.tolist() for metric, values in curves.items()},
             "final": {metric: values[:, -1].tolist() for metric, values in curves.items()},
             "summary": {metric: summary(values) for metric, values in curves.items()},

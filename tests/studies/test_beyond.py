@@ -1,19 +1,23 @@
-"""The command `ergodrift beyond`: a small part of it, its graphs, its tables and its figure."""
+"""The study `beyond`: a small part of it, its graphs, its tables, its figure and its command."""
 
 from __future__ import annotations
+
+import json
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from studies.beyond import AGENTS, graphs, markdown, sweep
+from studies.beyond import AGENTS, graphs, sweep
+from studies.beyond_report import draw_sweep, tables
 from studies.laws import by_reversible_transitions, by_transitions, law_errors, shares
 from studies.variants import Antithetic, Balanced, Clipped
 
 import ergodrift as ed
 from ergodrift.methods.estimator import MultiLevel
-from ergodrift.report.figures import draw_sweep
 from ergodrift.types import Feedback
+from studies import beyond
 
 pytestmark = pytest.mark.x64("a study in float64")
 
@@ -42,7 +46,7 @@ def test_a_small_sweep_its_tables_and_its_figure(tmp_path):
     law = {"chain": "default", "samples": 300, "errors": {"visits": 0.5}, "gap": {"RDPP": 0.25}}
     stream = {**rows[0], "more": 0.125, "more_error": 0.5}
     parts = {"designs": [design], "tried": [design], "networks": [network], "sweep": rows}
-    text = markdown({**parts, "laws": [law, {k: law[k] for k in ("chain", "samples", "errors")}], "streams": [stream]})
+    text = tables({**parts, "laws": [law, {k: law[k] for k in ("chain", "samples", "errors")}], "streams": [stream]})
     assert "| default | 300 | 0.500 | 2.5e-01 |" in text
     assert "| default | 300 | 0.500 |  |" in text
     assert text.splitlines()[-1].endswith("| +1.2e-01 | 5.0e-01 |")
@@ -51,6 +55,38 @@ def test_a_small_sweep_its_tables_and_its_figure(tmp_path):
     assert {line.count("|") for line in text.splitlines() if "tau_mix | EDPP-t" in line} == {8}
     draw_sweep(rows, tmp_path / "sweep.svg")
     assert "mixing time" in (tmp_path / "sweep.svg").read_text()
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """How often the study itself was begun."""
+    calls = []
+    monkeypatch.setattr(beyond, "beyond", lambda quick, log: calls.append(quick) or {"quick": quick, "sweep": []})
+    monkeypatch.setattr(beyond, "tables", lambda results: "tables")
+    monkeypatch.setattr(beyond, "draw_sweep", lambda rows, path: None)
+    return calls
+
+
+def test_the_command_keeps_what_another_configuration_left(tmp_path, capsys, begun):
+    out = ["--out", str(tmp_path / "out")]
+    beyond.main(["--quick", *out])
+    assert begun == [True]
+    assert json.loads((tmp_path / "out" / "beyond.json").read_text())["quick"] is True
+    with pytest.raises(SystemExit) as ended:
+        beyond.main(out)
+    assert ended.value.code == 2
+    assert "quick=True there, False here" in capsys.readouterr().err
+    beyond.main([*out, "--force"])
+    assert begun == [True, False]
+
+
+def test_the_command_says_what_it_draws_with_before_any_work(tmp_path, monkeypatch, capsys, begun):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit):
+        beyond.main(["--out", str(tmp_path / "out")])
+    assert "pip install 'ergodrift[plots]'" in capsys.readouterr().err
+    assert begun == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_law_of_the_estimated_chain_is_that_of_the_visits():

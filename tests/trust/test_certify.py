@@ -125,7 +125,7 @@ def test_an_interrupted_study_begins_nothing_more():
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        coverage.study([coverage.Cell("intervals", 1, 0, 50, 200 + n) for n in range(1_000)], jobs=2, say=interrupt)
+        coverage.study([coverage.Cell("intervals", 1, 0, 50, 200 + n) for n in range(1_000)], jobs=2, log=interrupt)
     while multiprocessing.active_children():
         assert time.monotonic() - began < 60  # all thousand would take minutes
         time.sleep(0.1)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift._core.files import replacing
+from ergodrift._core.files import npz, replacing
 from ergodrift.types import PyTree
 
 HEADER = "header"
@@ -39,7 +39,7 @@ def read(path: str | os.PathLike[str], kind: str, known: dict[str, type]) -> dic
     """What `write` wrote, with NumPy arrays; an unknown NamedTuple becomes one of the same name and fields."""
     path = Path(path)
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with npz(path) as file:
             if HEADER not in file:
                 raise ValueError("it has no header")
             header = json.loads(str(file[HEADER]))

@@ -1,7 +1,7 @@
 """The command line.
 
-Each command is a module with `HELP`, `DESCRIPTION`, `EXAMPLES`, `add_options`, `run`, and `goes_on`, which says whether
-it finds its work again after an interruption.
+Each command is a module with `HELP`, `DESCRIPTION`, `EXAMPLES`, `add_options`, `run`, and `resumes`: whether the
+same command takes up its work after an interruption.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import ergodrift
 from ergodrift._core import interrupt
 from ergodrift._core.interrupt import INTERRUPTED
-from ergodrift.cli import beyond, reproduce, theory, walk
+from ergodrift.cli import reproduce, theory, walk
 from ergodrift.cli.common import UsageError
 
-COMMANDS = {"reproduce": reproduce, "theory": theory, "beyond": beyond, "walk": walk}
+COMMANDS = {"reproduce": reproduce, "theory": theory, "walk": walk}
 
 __all__ = ["UsageError", "build_parser", "entry", "main"]
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except KeyboardInterrupt:
-        again = "; run the same command again to go on" if options.goes_on(options) else ""
+        again = "; run the same command again to go on" if options.resumes(options) else ""
         print(f"\ninterrupted{again}", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
             name, help=command.HELP, description=command.DESCRIPTION, epilog=epilog, formatter_class=raw
         )
         command.add_options(added)
-        added.set_defaults(run=command.run, goes_on=command.goes_on)
+        added.set_defaults(run=command.run, resumes=command.resumes)
     return parser
 
 

@@ -7,8 +7,8 @@ import importlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ergodrift._core import interrupt
 
@@ -46,18 +46,25 @@ def needs(what: str, extra: str, *modules: str) -> None:
             ) from error
 
 
-def keep_others(file: Path, names: tuple[str, ...], here: dict[str, Any], force: bool) -> None:
-    """Results of another configuration are not overwritten, unless that is asked for.
+def keep_others(
+    file: Path, names: tuple[str, ...], here: Mapping[str, object], force: bool, beside: tuple[str, ...] = ()
+) -> None:
+    """Results of another configuration, and files of somebody else, are not overwritten, unless that is asked for.
 
     Args:
         file: where results are written, in JSON.
         names: the keys under which the file says what was asked for.
         here: what is asked for now.
         force: whether to go on all the same.
+        beside: names of what is written after it; where one of them is there without it, it is not ours.
     """
-    if force or not file.exists():
+    if force:
         return
     advice = "pass another --out, or --force to replace it"
+    if not file.exists():
+        for other in filter(Path.exists, map(file.with_name, beside)):
+            raise UsageError(f"--out: {other} is there without {file.name}, so it is not of this command; {advice}")
+        return
     try:
         there = json.loads(file.read_text())
         for name in names:

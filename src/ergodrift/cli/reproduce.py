@@ -7,11 +7,13 @@ import contextlib
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from ergodrift._core.files import write_whole
 from ergodrift.cli.common import UsageError, add_output, keep_others, make_room, needs, ready
 from ergodrift.experiments.config import DESIGNS, Config, configure
+from ergodrift.experiments.results import JudgedResults
 
 HELP = "run section 5 of the paper end to end and write a report"
 DESCRIPTION = "Run section 5 of Kim and Lee end to end: eight algorithms on the same paths, with a report."
@@ -36,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "reproduce-out")
 
 
-def goes_on(options: argparse.Namespace) -> bool:
+def resumes(options: argparse.Namespace) -> bool:
     """Finished algorithms are kept."""
     return True
 
@@ -55,41 +57,41 @@ def run(options: argparse.Namespace) -> None:
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     needs("reproduce draws its figures with", "plots", "matplotlib.figure")
-    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force)
+    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force, ("index.html",))
     make_room(options.out)
     import jax
 
     with contextlib.suppress(RuntimeError):  # of a program that has started JAX before it calls this
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # seeds are spread over all cores
-    write_report(config, options.out, say=lambda line: print(line, flush=True))
+    write_report(config, options.out, log=lambda line: print(line, flush=True))
 
 
-def write_report(config: Config, out: Path, say: Any = print) -> dict[str, Any]:
+def write_report(config: Config, out: Path, log: Callable[[str], None] = print) -> JudgedResults:
     """Run the experiment and write results.json, the figures and index.html into a folder; returns the results."""
     # Imported here, so that --help and wrong usage answer at once.
     from ergodrift.experiments.claims import claims, table
-    from ergodrift.experiments.reproduce import Experiment, reproduce, write_whole
+    from ergodrift.experiments.reproduce import Experiment, reproduce
     from ergodrift.report.figures import draw
     from ergodrift.report.page import page
 
     ready()
     fields = ", ".join(f"{name}={value}" for name, value in vars(config).items())
-    say(f"configuration: {fields}")
-    results = reproduce(config, parts=out / ".finished", say=say)
-    results = {**results, "claims": claims(results), "table": table(results)}
+    log(f"configuration: {fields}")
+    found = reproduce(config, parts=out / ".finished", log=log)
+    results: JudgedResults = {**found, "claims": claims(found), "table": table(found)}
     for line in summary(results):  # before anything is written: a full disk does not take it away
-        say(line)
+        log(line)
     write_whole(out / "results.json", json.dumps(results))
     figures = out / "figures"
     figures.mkdir(exist_ok=True)
     draw(results, Experiment.rows_of(config), figures)
     captions = {"Data points by state and label, in the paper's colours": (figures / "data.svg").read_text()}
     write_whole(out / "index.html", page(results, captions))
-    say(f"report: {out / 'index.html'}")
+    log(f"report: {out / 'index.html'}")
     return results
 
 
-def summary(results: dict[str, Any]) -> list[str]:
+def summary(results: JudgedResults) -> list[str]:
     """A compact table of how each algorithm ended, and of the claims."""
     lines = [
         "",

@@ -7,6 +7,7 @@ import functools
 import json
 from typing import Any
 
+from ergodrift._core.files import write_whole
 from ergodrift.cli.common import add_output, at_least, keep_others, make_room, needs, ready
 
 HELP = "check the theory's bounds on random problems and fit its slopes"
@@ -23,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "theory-out")
 
 
-def goes_on(options: argparse.Namespace) -> bool:
+def resumes(options: argparse.Namespace) -> bool:
     """It begins anew."""
     return False
 
@@ -34,18 +35,18 @@ def run(options: argparse.Namespace) -> None:
     if options.only != "bounds":
         needs("theory draws its slopes with", "plots", "matplotlib.figure")
     settings = {name: getattr(options, name) for name in ("problems", "samples", "seeds", "only")}
-    keep_others(options.out / "theory.json", ("settings",), settings, options.force)
+    keep_others(options.out / "theory.json", ("settings",), settings, options.force, ("tables.md",))
     make_room(options.out)
     import jax
 
     # Bounds are compared with sums over a whole run: in float64, rounding has no say in whether one is crossed.
     jax.config.update("jax_enable_x64", True)
     from ergodrift.experiments import theory as studies
-    from ergodrift.experiments.reproduce import versions, write_whole
+    from ergodrift.experiments.reproduce import versions
     from ergodrift.report.slopes import draw_slopes
 
     ready()
-    say = functools.partial(print, flush=True)
+    log = functools.partial(print, flush=True)
     content: dict[str, Any] = {"schema": studies.SCHEMA, "settings": settings, "versions": versions()}
     tables: list[str] = []
 
@@ -54,20 +55,20 @@ def run(options: argparse.Namespace) -> None:
         write_whole(options.out / "tables.md", "\n\n".join(tables) + "\n")
 
     if options.only != "bounds":
-        content["slopes"] = studies.slopes_study(options.samples, options.seeds, say=say)
+        content["slopes"] = studies.slopes_study(options.samples, options.seeds, log=log)
         draw_slopes(content["slopes"], options.out)
         tables += [studies.slopes_table(content["slopes"]), studies.limits_table(content["slopes"])]
         write()
     if options.only != "slopes":
         slopes = list(tables)
 
-        def keep(study: dict[str, Any]) -> None:
+        def keep(study: studies.BoundsStudy) -> None:
             content["bounds"], tables[:] = study, [*slopes, studies.bounds_table(study)]
             write()
 
-        keep(studies.bounds_study(options.problems, say=say, keep=keep))
+        keep(studies.bounds_study(options.problems, log=log, keep=keep))
         content["informative"] = {T: studies.informative(min(options.problems, 200), T) for T in (1_000, 100_000)}
         tables.append(f"Bounds of EDPP-t below the trivial ones, by T: {content['informative']}")
     write()
-    say("\n\n".join(tables))
-    say(f"written: {options.out / 'theory.json'}")
+    log("\n\n".join(tables))
+    log(f"written: {options.out / 'theory.json'}")

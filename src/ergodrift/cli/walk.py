@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "walk-out")
 
 
-def goes_on(options: argparse.Namespace) -> bool:
+def resumes(options: argparse.Namespace) -> bool:
     """From its checkpoint."""
     return options.checkpoint is not None
 
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     needs("walk moves its tokens with", "ray", "ray", *(["dp_accounting"] if config.noise else []))
-    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force)
+    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force, ("index.html",))
     make_room(options.out)
     ready()
     engine: dict[str, Any] = {name: getattr(options, name) for name in ("address", "checkpoint", "patience")}

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift._core.files import locked, real, remove_leftovers, replacing
+from ergodrift._core.files import locked, npz, real, remove_leftovers, replacing
 from ergodrift._core.signature import computation
 from ergodrift.problem import Problem, value_and_jacobian
 from ergodrift.types import Array, PyTree
@@ -66,7 +66,7 @@ class Checkpoint:
             return like
         leaves, structure = jax.tree.flatten(like)
         try:
-            with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            with npz(self.path) as file:
                 self._check(file)
                 stored = {name: file[name] for name in _names(like)}
                 for (name, array), leaf in zip(stored.items(), leaves, strict=True):

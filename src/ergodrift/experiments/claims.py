@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+
+from ergodrift.experiments.results import Claim, Results, TableRow
 
 # Table 2 of the paper: final values of the infeasibility of its first constraint, here number 0.
 PAPER_TABLE = {
@@ -27,9 +28,9 @@ NAMES = {
 }
 
 
-def table(results: dict[str, Any]) -> list[dict[str, Any]]:
+def table(results: Results) -> list[TableRow]:
     """Final infeasibility of constraint 0, ours beside the paper's."""
-    rows = []
+    rows: list[TableRow] = []
     for name, found in results["algorithms"].items():
         values = np.array(found["final"]["infeasibility_0"])
         spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
@@ -37,20 +38,20 @@ def table(results: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def claims(results: dict[str, Any]) -> list[dict[str, Any]]:
+def claims(results: Results) -> list[Claim]:
     """Every claim of section 5 that can be measured, with a verdict: holds, does not hold, or depends.
 
     A claim is decided seed by seed, all algorithms having seen the same path: it holds if it is true on every seed,
     does not hold if on none, and depends on the seed otherwise; `wins` counts the seeds on which it is true.
     """
 
-    def less(claim: str, metric: str, left: Sequence[str], right: Sequence[str]) -> dict[str, Any]:
+    def less(claim: str, metric: str, left: Sequence[str], right: Sequence[str]) -> Claim:
         """Everyone on the left ends below everyone on the right."""
         values = {name: _final(results, name, metric) for name in (*left, *right)}
         true = np.max([values[name] for name in left], axis=0) < np.min([values[name] for name in right], axis=0)
         return _entry(claim, metric, values, true)
 
-    def sign(claim: str, metric: str, names: Sequence[str], sign: int) -> dict[str, Any]:
+    def sign(claim: str, metric: str, names: Sequence[str], sign: int) -> Claim:
         """All of them end above (+1) or below (-1) zero."""
         values = {name: _final(results, name, metric) for name in names}
         return _entry(claim, metric, values, np.all([sign * found > 0 for found in values.values()], axis=0))
@@ -73,11 +74,11 @@ def claims(results: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _final(results: dict[str, Any], name: str, metric: str) -> np.ndarray:
+def _final(results: Results, name: str, metric: str) -> np.ndarray:
     return np.array(results["algorithms"][name]["final"][metric])
 
 
-def _entry(claim: str, metric: str, values: dict[str, np.ndarray], true: np.ndarray) -> dict[str, Any]:
+def _entry(claim: str, metric: str, values: dict[str, np.ndarray], true: np.ndarray) -> Claim:
     wins, seeds = int(true.sum()), len(true)
     verdict = {seeds: "holds", 0: "does not hold"}.get(wins, "depends")
     digits = "+,.0f" if max(np.abs(found).max() for found in values.values()) >= 10 else "+.4f"

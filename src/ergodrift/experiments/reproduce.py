@@ -18,11 +18,13 @@ import scipy
 
 import ergodrift
 from ergodrift import metrics
-from ergodrift._core.files import replacing
+from ergodrift._core.files import write_whole
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.source import MarkovSource
+from ergodrift.engine.result import Result
 from ergodrift.engine.run import run
 from ergodrift.experiments.config import Config
+from ergodrift.experiments.results import AlgorithmResults, Results
 from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2
 from ergodrift.problem import Problem
 from ergodrift.problems import FairnessBounds, SyntheticData, fairness, synthetic
@@ -84,15 +86,15 @@ class Experiment:
         }
 
     def path_seeds(self) -> list[int]:
-        """One integer a path; neighbouring values of `seed` share none."""
+        """One integer per path; neighbouring values of `seed` share none."""
         return [self.config.seed * 10_000 + number for number in range(self.config.seeds)]
 
     @functools.cached_property
     def paths(self) -> np.ndarray:
-        """The states that every algorithm sees, one row a seed; drawn once."""
+        """The states that every algorithm sees, one row per seed; drawn once."""
         return np.asarray(self.source.paths(self.path_seeds(), self.config.samples))
 
-    def run(self, name: str) -> dict[str, Any]:
+    def run(self, name: str) -> AlgorithmResults:
         """One algorithm over all seeds: its curves, final values and spreads, ready for JSON."""
         config = self.config
         algorithm, parameters = self.algorithms()[name]
@@ -119,7 +121,7 @@ class Experiment:
             "summary": {metric: _summary(values) for metric, values in curves.items()},
         }
 
-    def curves(self, result: Any) -> dict[str, np.ndarray]:
+    def curves(self, result: Result) -> dict[str, np.ndarray]:
         """All metrics, each (seeds, records)."""
         found: dict[str, np.ndarray] = {}
         for point, suffix in [("x_mean", ""), ("x", "_last")]:
@@ -142,23 +144,21 @@ def grid(config: Config) -> np.ndarray:
     return np.unique(np.concatenate([evenly, logarithmically]).round().astype(int))
 
 
-def reproduce(
-    config: Config, parts: Path | None = None, say: Callable[[str], None] = lambda line: None
-) -> dict[str, Any]:
+def reproduce(config: Config, parts: Path | None = None, log: Callable[[str], None] = lambda line: None) -> Results:
     """Run the whole experiment.
 
     Args:
         config: what to run.
         parts: a folder in which each finished algorithm is kept; those of the same configuration are not run again.
-        say: called with a line about each step.
+        log: called with a line about each step.
 
     Returns:
         The content of `results.json` but for the claims; its schema is described in docs/results.md.
     """
     experiment = Experiment.prepare(config)
     reference = experiment.reference
-    say(f"data and chain ready; f# = {reference.value:.6f}, KKT residual {reference.kkt_residual:.1e}")
-    algorithms = {}
+    log(f"data and chain ready; f# = {reference.value:.6f}, KKT residual {reference.kkt_residual:.1e}")
+    algorithms: dict[str, AlgorithmResults] = {}
     for name in experiment.algorithms():
         kept = None if parts is None else _Part(parts, config, name)
         found = None if kept is None else kept.load()
@@ -169,9 +169,9 @@ def reproduce(
                 try:
                     kept.save(found)
                 except OSError as error:  # a full disk: what was found is not lost, and is not found again either
-                    say(f"{name} cannot be kept for another time: {error}")
+                    log(f"{name} cannot be kept for another time: {error}")
         algorithms[name] = found
-        say(f"{name:7} " + ("kept from before" if resumed else f"{found['seconds']:.1f} s"))
+        log(f"{name:7} " + ("kept from before" if resumed else f"{found['seconds']:.1f} s"))
     return {
         "schema": SCHEMA,
         "config": {**dataclasses.asdict(config), "tau_mix": config.tau_mix},
@@ -211,21 +211,14 @@ class _Part:
         identity = json.dumps([SCHEMA, dataclasses.asdict(config), versions(), name])
         self.path = folder / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 
-    def load(self) -> dict[str, Any] | None:
+    def load(self) -> AlgorithmResults | None:
         try:
             return json.loads(self.path.read_text())
         except (OSError, ValueError):
             return None  # not there, or cut short by a crash: it is run again
 
-    def save(self, content: dict[str, Any]) -> None:
+    def save(self, content: AlgorithmResults) -> None:
         write_whole(self.path, json.dumps(content))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that at any moment the old one or the new one is there, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write(text.encode())
 
 
 def _rounded(values: np.ndarray) -> list[Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check
 from ergodrift.geometry import Ball
@@ -24,7 +25,7 @@ class FairnessBounds(NamedTuple):
 
 
 def fairness(
-    X: Any, y: Any, z: Any, state: Any, *, limit: float = 0.5, radius: float = 5.0
+    X: ArrayLike, y: ArrayLike, z: ArrayLike, state: ArrayLike, *, limit: float = 0.5, radius: float = 5.0
 ) -> tuple[LinearModel, Rows, FairnessBounds]:
     """Logistic regression whose scores may hardly covary with a sensitive feature (Zafar et al. 2019; section 5).
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,7 +14,7 @@ from ergodrift.data.chain import MarkovChain
 from ergodrift.data.source import MarkovSource
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Simplex
 from ergodrift.problem import Problem
-from ergodrift.types import Sizes
+from ergodrift.types import Array, Sizes
 
 DIMENSION, STATES, PAIRS = 3, 3, 2
 GEOMETRIES: tuple[Geometry, ...] = (Ball(1.5), Box(-1.0, 0.8), Simplex(), EntropySimplex(floor=0.05), L1Ball(1.2))
@@ -25,9 +27,9 @@ class RandomProblem(NamedTuple):
         problem: quadratic loss, linear and quadratic constraints.
         source: a chain of three states.
         x0: a point to start from.
-        feasible: a point that meets the constraints, in each sample if `every`, otherwise on average.
+        feasible: a point that meets the constraints, in each sample if `per_sample`, otherwise on average.
         margin: by how much it meets them.
-        every: which of the two.
+        per_sample: which of the two.
         bounds: F, and G and H constraint by constraint.
     """
 
@@ -36,16 +38,16 @@ class RandomProblem(NamedTuple):
     x0: np.ndarray
     feasible: np.ndarray
     margin: float
-    every: bool
+    per_sample: bool
     bounds: Sizes
 
 
-def quadratic_loss(x: Any, xi: Any) -> Any:
+def quadratic_loss(x: Array, xi: Mapping[str, Array]) -> jax.Array:
     """||A x - b||^2 / 2 + c.x."""
     return jnp.sum((xi["A"] @ x - xi["b"]) ** 2) / 2 + xi["c"] @ x
 
 
-def mixed_limits(x: Any, xi: Any) -> Any:
+def mixed_limits(x: Array, xi: Mapping[str, Array]) -> jax.Array:
     """The linear a.x - e and the quadratic s ||x - o||^2 - rho."""
     squares = xi["s"] * jnp.sum((x[None] - xi["o"]) ** 2, axis=1)
     return jnp.concatenate([xi["a"] @ x - xi["e"], squares - xi["rho"]])
@@ -64,7 +66,7 @@ def random_problem(seed: int) -> RandomProblem:
     seed = check.integer("seed", seed, at_least=0)
     rng = np.random.default_rng(seed)
     geometry = GEOMETRIES[seed % len(GEOMETRIES)]
-    every, margin = (seed // len(GEOMETRIES)) % 2 == 0, float(rng.choice([1e-3, 0.05, 0.5]))
+    per_sample, margin = (seed // len(GEOMETRIES)) % 2 == 0, float(rng.choice([1e-3, 0.05, 0.5]))
     loss_scale, limit_scale = 10.0 ** rng.uniform(-1, 1, size=2)
     stay = rng.choice([0.0, 0.5, 0.9, 0.97])
     P = stay * np.eye(STATES) + (1 - stay) * rng.dirichlet(np.ones(STATES), size=STATES)
@@ -81,7 +83,7 @@ def random_problem(seed: int) -> RandomProblem:
     }
     feasible, x0 = (np.asarray(geometry.project(jnp.asarray(rng.normal(size=DIMENSION)))) for _ in range(2))
     values = np.stack([mixed_limits(feasible, {name: leaf[j] for name, leaf in data.items()}) for j in range(STATES)])
-    level = values.max(axis=0) if every else chain.stationary @ values
+    level = values.max(axis=0) if per_sample else chain.stationary @ values
     shift = level + margin * limit_scale  # now g(feasible) <= -margin, in every state or on average
     data["e"], data["rho"] = data["e"] + shift[:PAIRS], data["rho"] + shift[PAIRS:]
 
@@ -95,4 +97,4 @@ def random_problem(seed: int) -> RandomProblem:
     H = np.concatenate([(r * slope + np.abs(data["e"])).max(axis=0), np.maximum(np.abs(low), np.abs(high)).max(axis=0)])
     problem = Problem(quadratic_loss, mixed_limits, geometry)
     bounds = Sizes(float(F), G, H)
-    return RandomProblem(problem, MarkovSource(chain, data), x0, feasible, margin * limit_scale, every, bounds)
+    return RandomProblem(problem, MarkovSource(chain, data), x0, feasible, margin * limit_scale, per_sample, bounds)

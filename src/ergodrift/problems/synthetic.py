@@ -31,7 +31,7 @@ def synthetic(
     phi: float = 90.0,
     points: int = 1000,
 ) -> SyntheticData:
-    """The clusters of Zafar et al. (2019), one pair a state, with the means scaled and rotated.
+    """The clusters of Zafar et al. (2019), one pair per state, with the means scaled and rotated.
 
     A state has two clusters of `points` rows: label +1 around scale (2, 2) with covariance [[5, 1], [1, 5]], label -1
     around -scale (2, 2) with covariance [[10, 1], [1, 3]]; the pair of means is rotated by the state's angle, the

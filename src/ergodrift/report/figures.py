@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ergodrift.experiments.results import Results
+from ergodrift.problems import SyntheticData
 from ergodrift.report.overlay import overlay
 
-# One colour and one dash pattern an algorithm, the same as on the page. The colours are Okabe and Ito's, which
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# One colour and one dash pattern per algorithm, the same as on the page. The colours are Okabe and Ito's, which
 # colour-blind readers can tell apart.
 STYLES: dict[str, tuple[str, Any]] = {
     "PD": ("#E69F00", (0, (7, 3))),
@@ -21,14 +26,13 @@ STYLES: dict[str, tuple[str, Any]] = {
     "MDPP": ("#009E73", (0, (12, 3, 2, 3, 2, 3))),
     "ADPP": ("#000000", (0, (1, 2))),
 }
-BEYOND: dict[str, tuple[str, Any]] = {"WDPP": ("#882255", (0, (5, 1))), "RDPP": ("#000000", "-")}  # not on the page
 # The paper's colours of (state, label).
 POINT_COLOURS = {
     (0, 1): "purple", (0, -1): "gold", (1, 1): "blue", (1, -1): "orange", (2, 1): "green", (2, -1): "red",
 }  # fmt: skip
 
 
-def draw(results: dict[str, Any], rows: Any, folder: Path) -> list[Path]:
+def draw(results: Results, rows: SyntheticData, folder: Path) -> list[Path]:
     """Write all figures into a folder; returns their paths.
 
     Args:
@@ -75,7 +79,7 @@ def draw(results: dict[str, Any], rows: Any, folder: Path) -> list[Path]:
     return written
 
 
-def _points(axes: Any, rows: Any) -> None:
+def _points(axes: Axes, rows: SyntheticData) -> None:
     for (state, label), colour in POINT_COLOURS.items():
         chosen = (rows.state == state) & (rows.y == label)
         marker = "o" if label > 0 else "x"
@@ -87,8 +91,8 @@ def _points(axes: Any, rows: Any) -> None:
 
 
 def _curves(
-    axes: Any, results: dict[str, Any], metric: str, title: str, *, log: bool = False, zoom: Any = None,
-    leave_out: tuple[str, ...] = (),
+    axes: Axes, results: Results, metric: str, title: str, *, log: bool = False,
+    zoom: tuple[int, int] | None = None,    leave_out: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """Mean and 10-90 % band of every algorithm, with a line at zero where values have signs."""
     samples = np.array(results["samples"])
@@ -115,27 +119,10 @@ def _curves(
     axes.legend(fontsize=7, ncols=2, framealpha=0.85, handlelength=3.4)
 
 
-def _limits(results: dict[str, Any], metric: str, window: Any, leave_out: tuple[str, ...]) -> tuple[float, float]:
+def _limits(results: Results, metric: str, window: np.ndarray, leave_out: tuple[str, ...]) -> tuple[float, float]:
     """Vertical limits that hold all bands but those of the first hundredth, which would dwarf the rest."""
     shown = [found["summary"][metric] for name, found in results["algorithms"].items() if name not in leave_out]
     low = min(0.0, *(np.array(summary["low"])[window].min(initial=0.0) for summary in shown))
     high = max(0.0, *(np.array(summary["high"])[window].max(initial=0.0) for summary in shown))
     margin = 0.06 * (high - low) or 1.0
     return low - margin, high + margin
-
-
-def draw_sweep(rows: list[dict[str, Any]], path: Path) -> None:
-    """The Lagrangian gap of the returned point after 300 tau samples over tau_mix, one line an algorithm."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name in dict.fromkeys(row["algorithm"] for row in rows):
-        own = [row for row in rows if row["algorithm"] == name]
-        colour, dashes = (STYLES | BEYOND)[name]
-        taus, gaps = [row["tau_mix"] for row in own], [row["gap"][-1] for row in own]
-        errors = [row["standard_error"][-1] for row in own]
-        axes.errorbar(taus, gaps, errors, color=colour, linestyle=dashes, marker="o", markersize=3, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="mixing time", ylabel="mean Lagrangian gap after 300 mixing times")
-    axes.legend(ncols=2)
-    figure.savefig(path)

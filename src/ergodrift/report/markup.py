@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import cast
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -18,18 +18,18 @@ def template(name: str) -> str:
     return files("ergodrift.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def fill(name: str, parts: Mapping[str, str], results: Mapping[str, Any]) -> str:
+def fill(name: str, parts: Mapping[str, str], results: Mapping[str, object]) -> str:
     """A template filled: `{{claims}}` is a part of the page, `{{config.seeds}}` a value of the results."""
 
     def filled(match: re.Match[str]) -> str:
         group, _, key = match[1].partition(".")
-        return value(results[group][key]) if key else parts[group]
+        return value(cast("Mapping[str, object]", results[group])[key]) if key else parts[group]
 
     # In one pass: what looks like a placeholder in the text of a result stays text.
     return re.sub(r"\{\{([\w.]+)\}\}", filled, template(name))
 
 
-def embedded(data: Any) -> str:
+def embedded(data: object) -> str:
     """Data as JSON inside an element of its own."""
     # Without any "<", no text in the data can close the element or open a comment.
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
@@ -62,7 +62,7 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
-def value(given: Any) -> str:
+def value(given: object) -> str:
     """Any value of the results as text."""
     if isinstance(given, list | tuple):
         return ", ".join(value(entry) for entry in given)

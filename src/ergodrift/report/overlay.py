@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from ergodrift.experiments.results import Results
 from ergodrift.theory import Rate, theorem1, theorem2, theorem3
 
 OF = "EDPP-t"  # the algorithm that theorems 1 to 3 are about, as the experiment runs it
 
 
-def overlay(results: dict[str, Any], metric: str) -> tuple[Rate, np.ndarray] | None:
+def overlay(results: Results, metric: str) -> tuple[Rate, np.ndarray] | None:
     """The rate of EDPP-t in a metric and its values at the recorded samples; None where no theorem speaks of it.
 
     A rate has no constant: it is drawn through the size that EDPP-t ends with. Before one mixing time it says nothing,

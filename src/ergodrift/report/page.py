@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
+from ergodrift.experiments.results import AlgorithmResults, Claim, JudgedResults, TableRow
 from ergodrift.report.markup import MINUS, embedded, fill
 from ergodrift.report.markup import number as _number
 from ergodrift.report.markup import plural as _plural
@@ -25,7 +25,7 @@ FINALS = {
 SWATCH = '<svg class="swatch" viewBox="0 0 26 8" aria-hidden="true"><path d="M0 4H26"/></svg>'
 
 
-def page(results: dict[str, Any], figures: dict[str, str]) -> str:
+def page(results: JudgedResults, figures: dict[str, str]) -> str:
     """The whole page, with the summaries of the curves in it but not the curves of the single seeds.
 
     Args:
@@ -49,7 +49,7 @@ def page(results: dict[str, Any], figures: dict[str, str]) -> str:
     return fill("page.html", parts, results)
 
 
-def _summary(results: dict[str, Any]) -> str:
+def _summary(results: JudgedResults) -> str:
     config, algorithms, claims = results["config"], results["algorithms"], results["claims"]
     finals = {name: _final(found, "lagrangian_gap") for name, found in algorithms.items()}
     best = min(finals, key=lambda name: finals[name][0] if math.isfinite(finals[name][0]) else math.inf)
@@ -63,7 +63,7 @@ At the end <strong>{escape(best)}</strong> had the smallest mean Lagrangian gap 
 <strong>{count["does not hold"]} do not</strong>, and <strong>{count["depends"]} depend</strong> on the seed.</p>"""
 
 
-def _claims(claims: Sequence[dict[str, Any]]) -> str:
+def _claims(claims: Sequence[Claim]) -> str:
     rows = []
     for claim in claims:
         kind, sign = BADGES[claim["verdict"]]
@@ -73,7 +73,7 @@ def _claims(claims: Sequence[dict[str, Any]]) -> str:
     return _table("Claims of the paper", ["Claim", "Verdict", "Seeds", "Measured"], rows, "words claims")
 
 
-def _paper_table(table: Sequence[dict[str, Any]]) -> str:
+def _paper_table(table: Sequence[TableRow]) -> str:
     rows = []
     for row in table:
         paper = "not reported" if row["paper"] is None else _number(row["paper"])
@@ -81,12 +81,12 @@ def _paper_table(table: Sequence[dict[str, Any]]) -> str:
     return _table("Final infeasibility of constraint 0 at x̄", ["Algorithm", "Paper", "Here"], rows, "numbers")
 
 
-def _final_table(algorithms: dict[str, Any]) -> str:
+def _final_table(algorithms: dict[str, AlgorithmResults]) -> str:
     rows = [[_name(name), *(_spread(*_final(found, key)) for key in FINALS)] for name, found in algorithms.items()]
     return _table("Final values at x̄", ["Algorithm", *FINALS.values()], rows, "numbers")
 
 
-def _runs(algorithms: dict[str, Any]) -> str:
+def _runs(algorithms: dict[str, AlgorithmResults]) -> str:
     rows = []
     for name, found in algorithms.items():
         given = ", ".join(f"{escape(key)} = {_value(value)}" for key, value in found["parameters"].items())
@@ -101,13 +101,13 @@ def _figure(caption: str, svg: str) -> str:
     return f'<figure><div role="img" aria-label="{text}">{drawing}</div><figcaption>{text}</figcaption></figure>'
 
 
-def _embedded(results: dict[str, Any]) -> str:
+def _embedded(results: JudgedResults) -> str:
     """The numbers of the curves as JSON, which has no NaN: those become null, a break in the curve."""
 
     def finite(values: Sequence[float]) -> list[float | None]:
         return [value if math.isfinite(value) else None for value in values]
 
-    def drawn(summary: dict[str, Any]) -> dict[str, Any]:
+    def drawn(summary: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float | None]]]:
         return {key: {part: finite(parts[part]) for part in ("mean", "low", "high")} for key, parts in summary.items()}
 
     algorithms = {name: drawn(found["summary"]) for name, found in results["algorithms"].items()}
@@ -138,7 +138,7 @@ def _prose(text: str) -> str:
     return re.sub(r"\b[A-Z]+-[Tt]\b", r'<span class="nowrap">\g<0></span>', escape(text))
 
 
-def _final(found: dict[str, Any], metric: str) -> tuple[float, float]:
+def _final(found: AlgorithmResults, metric: str) -> tuple[float, float]:
     return found["summary"][metric]["mean"][-1], found["summary"][metric]["std"][-1]
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ergodrift.experiments.theory import Fit, SlopesStudy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73")  # Okabe and Ito's, as in the other figures
 MARKERS = "os^vD"
 
 
-def draw_slopes(study: dict[str, Any], folder: Path) -> list[Path]:
+def draw_slopes(study: SlopesStudy, folder: Path) -> list[Path]:
     """Write slopes.png and slopes.svg: sizes of the means with two standard errors, and the predicted slopes (dashed).
 
     Hollow marks are negative means, which are below any bound; they have no dashed line.
@@ -47,7 +52,7 @@ def draw_slopes(study: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _line(
-    axes: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, fit: dict[str, Any], colour: str, marker: str,
+    axes: Axes, x: np.ndarray, mean: np.ndarray, error: np.ndarray, fit: Fit, colour: str, marker: str,
     name: str,
 ) -> None:  # fmt: skip
     size, positive = np.abs(mean), mean > 0
