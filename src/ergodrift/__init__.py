@@ -10,16 +10,19 @@ from ergodrift.data.chain import MarkovChain
 from ergodrift.data.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.engine.result import Result, load_result
 from ergodrift.engine.run import NonFiniteError, run
-from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
+from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Region, Simplex
 from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
-from ergodrift.problem import LinearModel, Problem
+from ergodrift.methods.estimator import Estimator, MultiLevel, SingleSample
+from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
+from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule, Schedule
+from ergodrift.problem import CompactForm, LinearModel, Problem
 from ergodrift.solve.feasibility import Feasibility, QueueEvidence, feasibility
 from ergodrift.solve.reference import Reference, solve_reference
-from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
+from ergodrift.types import Compact, Feedback, Info, Sizes, State, StepSizes, Weights
 
 if TYPE_CHECKING:
     from ergodrift import theory
-    from ergodrift.trust import Certificate, Diagnosis, Monitor, certify, diagnose
+    from ergodrift.trust import Certificate, CertificateMethod, Diagnosis, Monitor, certify, diagnose
 
 xla.set_flags()  # no import above starts XLA
 precision.separate_constants()
@@ -31,10 +34,16 @@ __all__ = [
     "Ball",
     "Box",
     "Certificate",
+    "CertificateMethod",
+    "Compact",
+    "CompactForm",
     "Diagnosis",
+    "DriftPlusPenalty",
     "EntropySimplex",
+    "Estimator",
     "Feasibility",
     "Feedback",
+    "FeedbackSchedule",
     "Geometry",
     "IIDSource",
     "Info",
@@ -42,15 +51,22 @@ __all__ = [
     "LinearModel",
     "MarkovChain",
     "MarkovSource",
+    "Method",
     "Monitor",
+    "MultiLevel",
     "NonFiniteError",
+    "PresetSchedule",
+    "PrimalDual",
     "Problem",
     "Product",
     "QueueEvidence",
     "Reference",
+    "Region",
     "Result",
+    "Schedule",
     "SeriesSource",
     "Simplex",
+    "SingleSample",
     "Sizes",
     "Source",
     "State",
@@ -76,7 +92,7 @@ __all__ = [
     "wdpp",
 ]
 
-_LATER = ("Certificate", "Diagnosis", "Monitor", "certify", "diagnose")
+_LATER = ("Certificate", "CertificateMethod", "Diagnosis", "Monitor", "certify", "diagnose")
 
 
 def __getattr__(name: str) -> Any:

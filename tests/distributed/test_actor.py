@@ -15,7 +15,7 @@ from ergodrift import distributed as dd
 from ergodrift.distributed import wire
 from ergodrift.distributed.actor import AgentActor, PreparedWalk, _lowered
 from ergodrift.distributed.wire import WalkSpec
-from ergodrift.engine.loop import Setup
+from ergodrift.engine.loop import RunSpec
 from ergodrift.methods.average import Average
 from walks import PROBLEM, ZERO
 
@@ -32,7 +32,7 @@ def prepared(agent, problem, number=0, local_rounds=1, batch=1):
     before = jax.config.read(flag)
     actor = AgentActor(cloudpickle.dumps(agent), number)
     jax.config.update(flag, before)
-    setup: Any = Setup(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
+    setup: Any = RunSpec(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
     setup = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)  # as `walk` sends it
     actor.prepare(WALK, cloudpickle.dumps(wire.on_host(WalkSpec(setup, ZERO, 1, local_rounds, batch, True))))
     return actor

@@ -189,14 +189,14 @@ def token_answer(
     """The answer to one question where the agent makes the rounds: a token in, the same token after its rounds out."""
     setup, key, (xi, number) = spec.setup, _key(seed), own
     token: Token = wire.unpack(words, wire.token_shapes(spec))
-    stock = setup.method.estimator.stock
-    state = token.state._replace(window=stock(token.state.window, token.state.t, spec.local_rounds))
+    prefetch = setup.method.estimator.prefetch
+    state = token.state._replace(window=prefetch(token.state.window, token.state.t, spec.local_rounds))
 
     def once(turn: jax.Array, so_far: tuple[Visit, jax.Array]) -> tuple[Visit, jax.Array]:
         visit, good = so_far
         own = None if key is None else jax.random.fold_in(key, turn)
         answer = private_feedback(privacy, setup.problem, xi, visit.state.x, own)
-        new = loop.take_in(setup, visit, answer._replace(state=number))
+        new = loop.absorb(setup, visit, answer._replace(state=number))
         return new, good & (loop.finite(answer[:4]) | ~loop.finite(visit.state.x))
 
     visit = Visit(state, token.weights, wire.zero_sums(spec))

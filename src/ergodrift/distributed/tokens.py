@@ -182,7 +182,7 @@ def _answer(spec: WalkSpec) -> tuple[PyTree, ...]:
 
 
 def _absorb_feedback(spec: WalkSpec, carry: loop.Carry, answer: tuple[PyTree, ...], agent: jax.Array) -> loop.Carry:
-    return loop.take_in(spec.setup, carry, Feedback(*answer, state=agent))
+    return loop.absorb(spec.setup, carry, Feedback(*answer, state=agent))
 
 
 def _absorb_visit(spec: WalkSpec, carry: loop.Carry, answer: tuple[PyTree, ...], agent: jax.Array) -> loop.Carry:

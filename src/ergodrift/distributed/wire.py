@@ -13,8 +13,8 @@ from jax.typing import DTypeLike
 
 from ergodrift._core import tree
 from ergodrift._core.compiled import Table
-from ergodrift.engine.loop import Setup, Sums
-from ergodrift.methods.estimator import Stock
+from ergodrift.engine.loop import RunSpec, Sums
+from ergodrift.methods.estimator import Prefetched
 from ergodrift.methods.method import zero_feedback
 from ergodrift.types import PyTree, State
 
@@ -33,7 +33,7 @@ class WalkSpec:
     the way was at fault where the token is not finite.
     """
 
-    setup: Setup  # without stream and grid: the agent has its own data
+    setup: RunSpec  # without stream and grid: the agent has its own data
     x0: PyTree
     num_constraints: int
     local_rounds: int
@@ -90,7 +90,7 @@ def without_prefetch(state: State) -> State:
     """The state without what its estimator drew beforehand, which whoever goes on draws again from the same origin."""
 
     def is_stock(node: object) -> bool:
-        return isinstance(node, Stock)
+        return isinstance(node, Prefetched)
 
     return jax.tree.map(lambda node: node.origin if is_stock(node) else node, state, is_leaf=is_stock)
 

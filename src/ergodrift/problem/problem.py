@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,39 @@ from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.logarithm import rewritten
 from ergodrift.geometry import Geometry
-from ergodrift.types import Feedback
+from ergodrift.types import Feedback, PyTree
+
+Function: TypeAlias = Callable[[PyTree, PyTree], jax.Array]  # of a point and a sample
 
 
-@tree.module("loss", "constraints", "fast_logarithms")
-class Problem:
+class CompactForm(abc.ABC):
+    """How the feedback of a problem is remembered in few numbers, in the place of whole tangent planes.
+
+    As functions of x, the tangent planes of a state's loss and constraints must be linear in its numbers and in the
+    `share` of a part that never changes. A method with a memory keeps the numbers alone: the basis, which makes planes
+    of them, comes back with the state. See `Problem.compact`, which offers one.
+
+    A form is part of what is compiled, so it is compared by value and holds no arrays: write a frozen dataclass.
+
+    Attributes:
+        size: how many numbers are kept per state.
+    """
+
+    size: int
+
+    @abc.abstractmethod
+    def feedback(self, problem: Problem, x: PyTree, xi: PyTree) -> Feedback:
+        """`problem.feedback(x, xi)` with its `Compact`."""
+
+    @abc.abstractmethod
+    def planes(self, basis: PyTree, numbers: jax.Array, share: jax.Array) -> Feedback:
+        """The planes that these numbers stand for, as the feedback at x = 0: values there, and slopes.
+
+        Linear in (numbers, share); a state's own planes have its numbers and share 1.
+        """
+
+
+class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms")):
     """Minimise E[loss(x, xi)] over x in X subject to E[constraints(x, xi)] <= 0 (Kim and Lee, section 2.3).
 
     Args:
@@ -27,6 +56,8 @@ class Problem:
         fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
             equal to rounding (`logarithm.rewritten`); False leaves the functions as they are.
 
+    A subclass is a frozen dataclass and a pytree too; it may offer compact feedback, see `compact`.
+
     >>> import jax.numpy as jnp
     >>> from ergodrift import Ball
     >>> problem = Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5, Ball(2.0))
@@ -34,8 +65,8 @@ class Problem:
     Array([-2., -2.], dtype=float64)
     """
 
-    loss: Callable[[Any, Any], Any]
-    constraints: Callable[[Any, Any], Any]
+    loss: Function
+    constraints: Function
     geometry: Geometry
     fast_logarithms: bool = dataclasses.field(default=True, kw_only=True)
 
@@ -46,13 +77,13 @@ class Problem:
         if not isinstance(self.geometry, Geometry):
             raise TypeError(f"geometry must be a Geometry such as Ball(5.0), got {self.geometry!r}")
 
-    def feedback(self, x: Any, xi: Any) -> Feedback:
+    def feedback(self, x: PyTree, xi: PyTree) -> Feedback:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
         check.fits("xi", xi)
         return self._feedback(x, xi)
 
     @compiled()
-    def _feedback(self, x: Any, xi: Any) -> Feedback:
+    def _feedback(self, x: PyTree, xi: PyTree) -> Feedback:
         xi = tree.cast(xi, tree.dtype(x))  # as in a run, where the point's precision is that of the data too
         f, g = self.loss, self.constraints
         if self.fast_logarithms:
@@ -61,11 +92,11 @@ class Problem:
         constraints, constraint_jac = value_and_jacobian(lambda y: g(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
 
-    def rows(self, xi: Any) -> int | None:
-        """How many numbers stand for all that a visit to a sample's state changes; None where its feedback must."""
+    def compact(self, xi: PyTree) -> CompactForm | None:
+        """How to remember a state with samples like `xi` in fewer numbers than its tangent planes have, if at all."""
         return None
 
-    def check(self, x: Any, xi: Any) -> int:
+    def check(self, x: PyTree, xi: PyTree) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""
         self.geometry.check(x)
         xi = tree.cast(xi, tree.dtype(x))
@@ -81,7 +112,7 @@ class Problem:
         return constraints.shape[0]
 
 
-def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> jax.ShapeDtypeStruct:
+def _shape(name: str, function: Function, x: PyTree, xi: PyTree) -> jax.ShapeDtypeStruct:
     """The shape `function(x, xi)` would have; any failure inside it is reported under its name."""
     try:
         out = jax.eval_shape(function, x, xi)
@@ -93,18 +124,18 @@ def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> j
     return out
 
 
-def value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
+def value_and_jacobian(function: Callable[[PyTree], jax.Array], x: PyTree) -> tuple[jax.Array, PyTree]:
     """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer and can be had.
 
     A function with a reverse rule of its own (`jax.custom_vjp`) has no columns, one with a `while_loop` no rows.
     """
     count = jax.eval_shape(function, x).shape[0]
 
-    def by_rows() -> tuple[Any, Any]:
+    def by_rows() -> tuple[jax.Array, PyTree]:
         value, vjp = jax.vjp(lambda y: jnp.asarray(function(y)), x)
         return value, jax.vmap(lambda row: vjp(row)[0])(jnp.eye(count, dtype=value.dtype))
 
-    def by_columns() -> tuple[Any, Any]:
+    def by_columns() -> tuple[jax.Array, PyTree]:
         return function(x), jax.jacfwd(function)(x)
 
     few_rows = count <= sum(leaf.size for leaf in jax.tree.leaves(x))

@@ -13,12 +13,11 @@ from ergodrift._core import check
 from ergodrift.data.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
 from ergodrift.problem import Problem
 from ergodrift.trust.along import path_values
-from ergodrift.trust.certificate import PLANNED, Certificate, choose, judge
+from ergodrift.trust.certificate import PLANNED, Certificate
 from ergodrift.trust.guards import unsteady
+from ergodrift.trust.methods import CertificateMethod, HeldOut, certificate_method
 from ergodrift.trust.ranges import checked_bounds, fitting
-from ergodrift.trust.watch import Watch
 
-METHODS = ("batch", "overlapping", "bootstrap", "hoeffding", "bernstein", "anytime", "auto")
 LARGE = 2000  # states of a chain whose mixing time is not worked out unasked
 FRESH = 2**32 - 1  # the seed of a held-out path unless another is given: far from the 0, 1, 2, ... of runs
 
@@ -28,7 +27,7 @@ def certify(
     x: Any,
     source: Source,
     confidence: float = 0.95,
-    method: str | None = None,
+    method: str | CertificateMethod | None = None,
     *,
     num_samples: int | None = None,
     seed: int = FRESH,
@@ -48,7 +47,7 @@ def certify(
             that one; else "batch". "batch" or "overlapping" batch means, "bootstrap" (stationary, studentised): valid
             as n grows; "hoeffding", "bernstein": for every n, given the mixing time and bounds (Paulin 2015), the
             second from a stationary start only; "anytime": may be watched while samples arrive, for every n where
-            mixing time and bounds are known, else as n grows.
+            mixing time and bounds are known, else as n grows. Or a `CertificateMethod` of your own.
         num_samples: length of the path; all of a series unless given.
         seed: of the path.
         tau_mix: the mixing time; that of the chain of a `MarkovSource` unless given, 1 for independent samples.
@@ -64,32 +63,27 @@ def certify(
     >>> ed.certify(problem, np.array([-0.5]), source, num_samples=20_000).verdict
     ['satisfied']
     """
-    method = "auto" if method is None else method
-    confidence, tau_mix = _checked(confidence, method, tau_mix)
+    chosen = certificate_method(method)
+    confidence = check.number("confidence", confidence, above=0.5, below=1)
+    tau_mix = None if tau_mix is None else check.number("tau_mix", tau_mix, at_least=1)
     planned = check.integer("planned", planned, at_least=1)
     started = _started(source)
-    if started and method == "bernstein":
+    if started and chosen.from_stationary:
         raise ValueError(
-            "method='bernstein' needs a path that starts in the stationary law, this source has start="
+            f"method={chosen.name!r} needs a path that starts in the stationary law, this source has start="
             f"{started.first}: use method='anytime', which holds from any start, or leave start out"
         )
     given = None if bounds is None else checked_bounds(bounds)
     losses, constraints, reach, still = held_out(problem, x, source, num_samples, seed)
     ranges = reach if given is None else fitting(given, constraints.shape[1])
-    known, fixed = _known_tau(source, tau_mix, method), started is not None
+    known = _known_tau(source, tau_mix, chosen.every_n)
     warnings = unsteady(source, losses, constraints)
-    if method == "anytime":
-        watch = Watch(constraints.shape[1], confidence, known, ranges, planned, still=still)
-        watch.add(losses, constraints)
-        return dataclasses.replace(watch.certificate(), warnings=warnings)
-    why = ""
-    if method == "auto":
-        method, why = choose(constraints, confidence, known, ranges, fixed)
+    path = HeldOut(losses, constraints, known, ranges, still, started is not None, planned)
     try:
-        found = judge(losses, constraints, confidence, method, known, ranges, still=still, fixed_start=fixed, why=why)
+        found = chosen.certificate(path, confidence)
     except ValueError as error:
         raise ValueError("; ".join([str(error), *warnings])) from error
-    return dataclasses.replace(found, warnings=warnings)
+    return dataclasses.replace(found, warnings=[*found.warnings, *warnings])
 
 
 def held_out(
@@ -114,24 +108,17 @@ def held_out(
     return losses, constraints, (possible.min(axis=0), possible.max(axis=0)), bool(np.ptp(each) == 0)
 
 
-def _checked(confidence: float, method: str, tau_mix: float | None) -> tuple[float, float | None]:
-    check.choice("method", method, METHODS)
-    if tau_mix is not None:
-        tau_mix = check.number("tau_mix", tau_mix, at_least=1)
-    return check.number("confidence", confidence, above=0.5, below=1), tau_mix
-
-
 def _behind(source: Source) -> Source:
     """Where the constraints come from."""
     return source.constraints if isinstance(source, Zip) else source
 
 
-def _known_tau(source: Source, tau_mix: float | None, method: str) -> float | None:
+def _known_tau(source: Source, tau_mix: float | None, needed: bool) -> float | None:
     """The mixing time, where it is known. That of a large chain takes long, or is refused: it is only worked out for
     those methods that cannot do without it."""
     part = _behind(source)
     if tau_mix is None and isinstance(part, MarkovSource):
-        if method not in ("hoeffding", "bernstein") and part.chain.num_states > LARGE:
+        if not needed and part.chain.num_states > LARGE:
             return None
         return float(part.chain.mixing_time())
     if tau_mix is None and isinstance(part, IIDSource):
