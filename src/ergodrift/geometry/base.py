@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TypeVar
 
 import jax
@@ -93,6 +94,12 @@ class Geometry(tree.Module):
         """Whether x lies in X, up to the square root of the rounding unit."""
         slack = jnp.sqrt(tree.squared_norm(tree.subtract(x, self.project(x))))
         return slack < jnp.sqrt(jnp.finfo(tree.dtype(x)).eps) * (1 + jnp.sqrt(tree.squared_norm(x)))
+
+
+def check_shape(geometry: Geometry, x: PyTree) -> None:
+    """`geometry.check(x)`; where that looks at numbers of the geometry that are being traced, nothing can be said."""
+    with contextlib.suppress(jax.errors.ConcretizationTypeError):
+        geometry.check(x)
 
 
 def size(x: PyTree) -> int:

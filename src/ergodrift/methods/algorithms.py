@@ -47,7 +47,7 @@ class Algorithm:
     def __post_init__(self) -> None:
         for name, value, kind in [("schedule", self.schedule, Schedule), ("estimator", self.estimator, Estimator)]:
             if not isinstance(value, kind):
-                raise TypeError(f"{name} must be a {kind.__name__} (a subclass of it, made), got {value!r}")
+                raise TypeError(f"{name} must be an instance of a subclass of {kind.__name__}, got {value!r}")
 
     def bind(self, problem: Problem) -> Method:
         """The method on this problem's domain, with `init` and `step`.
