@@ -1,4 +1,4 @@
-"""The skeletons of docs/extend.md, each with everything: what is written outside the package works as what is inside."""
+"""The skeletons of docs/extend.md with everything: what is written outside the package works as what is inside."""
 
 import ast
 import dataclasses
@@ -113,8 +113,8 @@ def test_a_geometry_of_ones_own_runs_and_is_judged(domain, tmp_path):
     assert {entry.statement for entry in checked.entries} >= {"appendix A", "theorem 1", "theorems 2 and 3"}
     assert result.certify(num_samples=400).num_samples == 400
     assert ed.auto(problem, SOURCE, x0=X0).name == "RDPP"
+    other = ed.Problem(loss, constraints, make(0.9 * number))
     with pytest.raises(ValueError, match="domain"):
-        other = ed.Problem(loss, constraints, make(0.9 * number))
         ed.run(ed.edpp(4.0), other, SOURCE, checkpoint=tmp_path / "run.npz", **OPTIONS)
 
 
@@ -147,9 +147,9 @@ def test_a_geometry_of_ones_own_is_part_of_a_product():
     assert result.within_theory().holds
 
 
-@pytest.mark.parametrize("geometry", [PositiveBall(2.0), ByProjection(0.5), SKELETONS["PositiveBall"](1e-6)], ids=repr)
+@pytest.mark.parametrize("geometry", [PositiveBall(2.0), ByProjection(0.5), PositiveBall(1e-6)], ids=repr)
 def test_sizes_that_nobody_gave_are_bounds(geometry):
-    """Between the truth, seen at many points, and sqrt(d) times that, with a percent for how far off it is looked at."""
+    """Between the truth, seen at many points, and sqrt(d) times that; a percent for how far off it is looked at."""
     draws = jnp.asarray(np.random.default_rng(0).normal(size=(400, DIM)) * 10)
     points = np.asarray(jax.vmap(geometry.project)(draws))
     apart = np.linalg.norm(points[:, None] - points[None], axis=2).max()

@@ -34,7 +34,7 @@ class EntropySimplex(Geometry):
     def __post_init__(self) -> None:
         floor = check.number("floor", self.floor, at_least=0)
         # None is no leaf: without a floor the prox needs no sort, and XLA need not compile one.
-        object.__setattr__(self, "floor", None if isinstance(floor, float) and floor == 0 else floor)
+        object.__setattr__(self, "floor", None if isinstance(floor, float) and not floor else floor)
 
     def prox(self, x: X, direction: X, proximity: Scalar) -> X:
         flat, unravel = ravel_pytree(x)
