@@ -65,7 +65,7 @@ class Module:
 def _register(cls: type, fields: Callable[[], tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]) -> None:
     """A pytree of the fields that are leaves, with those that are static and those that go beside."""
 
-    def flatten(self: object) -> tuple[list[tuple[jax.tree_util.GetAttrKey, PyTree]], tuple[object, ...]]:
+    def flatten(self: object) -> tuple[list[tuple[object, PyTree]], tuple[object, ...]]:
         leaves, static, beside = fields()
         children = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
         kept = [_kept(getattr(self, name)) for name in static]

@@ -54,7 +54,7 @@ class EntropySimplex(Geometry):
     def project(self, x: X) -> X:
         flat, unravel = ravel_pytree(x)
         floor = 0 if self.floor is None else self.floor
-        return unravel(floor + project_simplex(flat - floor, 1 - flat.size * floor))
+        return unravel(jnp.asarray(floor + project_simplex(flat - floor, 1 - flat.size * floor)))
 
     def bregman(self, x: X, y: X) -> Scalar:
         return 2 * jnp.sum(kl_div(ravel_pytree(x)[0], ravel_pytree(y)[0]))

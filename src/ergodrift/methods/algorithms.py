@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -169,7 +170,7 @@ def rdpp(
         estimator = Memory(None, count, law == "visits", compact)
     else:
         traced = isinstance(law, jax.Array) and tree.is_traced(law)
-        weights: Array = law if traced else np.asarray(law, dtype=float)
+        weights: Array = jnp.asarray(law) if traced else np.asarray(law, dtype=float)
         if weights.ndim != 1 or not weights.size or (count is not None and count != weights.size):
             wanted = "(S,)" if count is None else f"({count},)"
             raise ValueError(f"law must have shape {wanted}, one weight for each state, got {weights.shape}")

@@ -210,6 +210,6 @@ def _hold(method: Method, before: State, after: State, info: Info, x: PyTree, ra
     return _Sums(slack, inside, terms, alpha, climbed, violation, allowance)
 
 
-def _relative(smaller: list[Scalar], larger: list[Scalar], size: Scalar = 0.0) -> jax.Array:
+def _relative(smaller: list[Scalar], larger: list[Scalar], size: Scalar = 0.0) -> Array:
     size = size + sum(jnp.abs(term) for term in [*smaller, *larger])
     return (sum(larger) - sum(smaller)) / jnp.maximum(size, jnp.finfo(float).tiny)
