@@ -237,6 +237,14 @@ def test_a_mini_batch_is_the_mean_of_its_samples():
     assert (result.rounds[0, -1], result.samples_used[0, -1]) == (2, 8)
 
 
+def test_what_is_static_stays_so_in_a_subclass():
+    class Weighed(MiniBatch):
+        weight: float = 2.0
+
+    assert jax.tree.leaves(Weighed(8)) == [2.0]
+    assert jax.tree.map(lambda leaf: leaf + 1, Weighed(8)).size == 8
+
+
 def test_what_is_no_schedule_is_refused_by_name():
     with pytest.raises(TypeError, match="schedule must be an instance of a subclass of Schedule"):
         ed.Algorithm("mine", ed.DriftPlusPenalty, Cautious)

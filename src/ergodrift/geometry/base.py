@@ -74,7 +74,8 @@ class Geometry(tree.Module):
     def reach(self, x: PyTree) -> Scalar:
         """r: the largest Euclidean norm in X, or more, the radius that PD and PD2 use. `x` gives the shape alone."""
         nearest = self.project(jax.tree.map(jnp.zeros_like, x))
-        return jnp.sqrt(tree.squared_norm(nearest)) + _diagonal(self, x)
+        across = self.diameter(x) if type(self).bregman is Geometry.bregman else _diagonal(self, x)
+        return jnp.sqrt(tree.squared_norm(nearest)) + across
 
     def region(self, x: PyTree) -> Region:
         """X as solvers see it, for points shaped like `x`; from the projection alone unless a subclass knows better."""
