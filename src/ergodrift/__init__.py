@@ -15,10 +15,10 @@ from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, p
 from ergodrift.methods.estimator import Estimator, MultiLevel, SingleSample
 from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
 from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule, Schedule
-from ergodrift.problem import LinearModel, Problem
+from ergodrift.problem import CompactForm, LinearModel, Problem
 from ergodrift.solve.feasibility import Feasibility, QueueEvidence, feasibility
 from ergodrift.solve.reference import Reference, solve_reference
-from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
+from ergodrift.types import Compact, Feedback, Info, Sizes, State, StepSizes, Weights
 
 if TYPE_CHECKING:
     from ergodrift import theory
@@ -35,6 +35,8 @@ __all__ = [
     "Box",
     "Certificate",
     "CertificateMethod",
+    "Compact",
+    "CompactForm",
     "Diagnosis",
     "DriftPlusPenalty",
     "EntropySimplex",

@@ -11,6 +11,7 @@ PyTree: TypeAlias = Any  # arrays in any nest of dicts, tuples, lists and datacl
 Array: TypeAlias = jax.Array | np.ndarray  # on the device or on the host
 Scalar: TypeAlias = Array | float  # one number, possibly traced
 Key: TypeAlias = jax.Array  # of jax.random
+Device: TypeAlias = Any  # a jax.Device, which is no class to type checkers
 
 
 class Compact(NamedTuple):

@@ -30,7 +30,7 @@ from ergodrift.distributed.desk import Desk, _described, feedback
 from ergodrift.distributed.privacy import Secret
 from ergodrift.distributed.tokens import route
 from ergodrift.distributed.wire import Program
-from ergodrift.engine.loop import Setup
+from ergodrift.engine.loop import RunSpec
 from ergodrift.methods.average import Average
 from ergodrift.types import Feedback
 from walks import AGENTS, DATA, DIM, GRAPH, PROBLEM, SOURCE, ZERO, agents, close, numbers
@@ -478,7 +478,7 @@ def opened_desk(loss, file, *, number=0, name=None, data=1.0, local_rounds=1, ba
     desk = Desk(cloudpickle.dumps(dd.Agent(np.float64(data), name=name, privacy=given)), number)
     jax.config.update(flag, before)
     problem = ed.Problem(loss, lambda x, xi: jnp.stack([0 * jnp.sum(x)]), ed.Ball(5.0))
-    setup: Any = Setup(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
+    setup: Any = RunSpec(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
     setup = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)  # as `walk` sends it
     desk.open(bytes(wire.NAME), cloudpickle.dumps(wire.on_host(Program(setup, ZERO, 1, local_rounds, batch, True))))
     secret = desk.walks[bytes(wire.NAME)].secret

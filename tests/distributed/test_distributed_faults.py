@@ -456,7 +456,7 @@ def test_checkpoints_that_are_damaged_or_of_another_walk_are_refused(network, tm
     np.savez(file, **{**arrays, "state[3]": arrays["state[3]"][:-1]})
     with pytest.raises(ValueError, match=r"cannot be used: state\[3\] is int64 of shape \(5, 3\), not .* \(6, 3\)"):
         walk(network, checkpoint=file)
-    np.savez(file, format=np.array("ergodrift run v3", object), allow_pickle=True)
+    np.savez(file, format=np.array("ergodrift run v4", object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"cannot be used: Object arrays cannot be loaded"):
         walk(network, checkpoint=file)
 

@@ -85,9 +85,9 @@ def test_given_levels_are_replayed_in_the_kernel(as_on_gpu):
     agree(*(as_on_gpu(ed.mdpp(), with_kernel=with_kernel, levels=levels) for with_kernel in (True, False)))
 
 
-def setup(problem: ed.Problem = PROBLEM, data=DATA, algorithm=None):
+def spec(problem: ed.Problem = PROBLEM, data=DATA, algorithm=None):
     method = (algorithm or ed.edpp(3.0)).bind(problem)
-    return loop.Setup(problem, method, ed.MarkovSource(SOURCE.chain, data).stream(), None)
+    return loop.RunSpec(problem, method, ed.MarkovSource(SOURCE.chain, data).stream(), None)
 
 
 def test_it_knows_what_it_can_do():
@@ -95,13 +95,13 @@ def test_it_knows_what_it_can_do():
     plain = ed.Problem(PROBLEM.loss, PROBLEM.constraints, PROBLEM.geometry)
     hinge = ed.LinearModel("hinge", ed.Ball(5.0))
     box = ed.LinearModel("logistic", ed.Box(-1.0, 1.0))
-    assert kernel.suits(setup(), x)
-    assert kernel.suits(setup(algorithm=ed.mdpp()), x)
-    assert kernel.suits(setup(algorithm=ed.pd2(9.0)), x)
-    assert not kernel.suits(setup(algorithm=ed.pd2(9.0, aggregate="max")), x)
-    assert not kernel.suits(setup(plain), x)
-    assert not kernel.suits(setup(hinge), x)
-    assert not kernel.suits(setup(box), x)
+    assert kernel.suits(spec(), x)
+    assert kernel.suits(spec(algorithm=ed.mdpp()), x)
+    assert kernel.suits(spec(algorithm=ed.pd2(9.0)), x)
+    assert not kernel.suits(spec(algorithm=ed.pd2(9.0, aggregate="max")), x)
+    assert not kernel.suits(spec(plain), x)
+    assert not kernel.suits(spec(hinge), x)
+    assert not kernel.suits(spec(box), x)
 
 
 @pytest.mark.parametrize(("seeds", "rows"), [(1, 2000), (256, 2000), (5000, 2000), (40_000, 2000), (40_000, 9000)])

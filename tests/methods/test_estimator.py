@@ -169,22 +169,20 @@ def test_windows_follow_each_other_without_a_gap():
     np.testing.assert_array_equal(np.flatnonzero(complete), ends)
 
 
-@pytest.mark.parametrize("restock", [1, 7, 64])
-def test_a_stock_gives_the_levels_of_its_key(restock):
-    # Stocks are taken in the middle of windows too, as the compiled loop does at the end of a block.
+@pytest.mark.parametrize("every", [1, 7, 64])
+def test_prefetched_levels_are_those_of_the_key(every):
+    # They are drawn in the middle of windows too, as the compiled loop does at the end of a block.
     estimator, key = MultiLevel.with_cap(16), jax.random.key(5)
 
     @jax.jit
     def complete_at(count: Any) -> Any:
         def one(carry: Any, position: Any) -> Any:
             window, t = carry
-            window = jax.lax.cond(
-                position % restock == 0, lambda w: estimator.prefetch(w, t, restock), lambda w: w, window
-            )
+            window = jax.lax.cond(position % every == 0, lambda w: estimator.prefetch(w, t, every), lambda w: w, window)
             window, _, complete = estimator.observe(window, t, blank())
             return (window, t + jnp.asarray(complete, t.dtype)), (complete, estimator.pending(window))
 
-        window = estimator.prefetch(estimator.init(blank(), key), jnp.int32(0), restock)
+        window = estimator.prefetch(estimator.init(blank(), key), jnp.int32(0), every)
         return jax.lax.scan(one, (window, jnp.int32(0)), count)[1]
 
     complete, pending = complete_at(jnp.arange(500))
@@ -195,13 +193,22 @@ def test_a_stock_gives_the_levels_of_its_key(restock):
     np.testing.assert_array_equal(pending, unfinished)
 
 
-def test_given_levels_are_stocked_as_they_are_and_end():
+def test_given_levels_are_prefetched_as_they_are_and_end():
     estimator = MultiLevel.with_cap(16)
     window = estimator.init(blank(), jnp.array([3, 1, 2]))
-    stocked = estimator.prefetch(window, jnp.int32(1), 4)
-    np.testing.assert_array_equal(stocked.levels.drawn, [1, 2, 0, 0, 0])
+    ahead = estimator.prefetch(window, jnp.int32(1), 4)
+    np.testing.assert_array_equal(ahead.levels.drawn, [1, 2, 0, 0, 0])
     for t in (1, 2, 3):
-        assert estimator.length(stocked.levels, jnp.int32(t)) == estimator.length(window.levels, jnp.int32(t))
+        assert estimator.length(ahead.levels, jnp.int32(t)) == estimator.length(window.levels, jnp.int32(t))
+
+
+def test_given_levels_say_how_many_samples_they_take():
+    levels = np.array([[1, 2, 4, 1], [5, 5, 1, 3]])  # 2 + 4 + 16 + 2 samples, and 1 + 1 + 2 + 8
+    assert MultiLevel.with_cap(16).samples_for(levels) == 24
+    assert MultiLevel.with_cap(16).samples_for(levels[1:]) == 12
+    assert MultiLevel.with_cap(2**40).samples_for(np.full((1, 3), 30)) == 3 * 2**30
+    with pytest.raises(ValueError, match="levels were given, but SingleSample"):
+        SingleSample().samples_for(levels)
 
 
 def test_single_samples_pass_through():
@@ -256,7 +263,9 @@ def test_levels_may_be_any_array(given):
     ids=["raw key", "zero", "negative", "floats", "scalar"],
 )
 def test_what_cannot_be_levels_is_refused(levels):
-    with pytest.raises(ValueError, match=r"must be a jax\.random\.key, or whole numbers >= 1, one per round; got"):
+    with pytest.raises(
+        ValueError, match=r"levels must be a jax\.random\.key, or whole numbers >= 1, one per round; got"
+    ):
         MultiLevel.with_cap(16).init(blank(), levels)
 
 

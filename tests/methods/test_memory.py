@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ import cases
 import ergodrift as ed
 from digits import rounded
 from ergodrift.methods.memory import UNSEEN
+from ergodrift.problem.linear import BySlopes
 from ergodrift.types import Feedback
 
 DIGITS = max(1e-12, rounded(1e-14))  # of numbers of size one
@@ -227,12 +229,12 @@ def linear(link: str, sparse: bool, states: int = 6, rows: int = 2, dimension: i
 
 @pytest.mark.parametrize("law", LINEAR_LAWS)
 @pytest.mark.parametrize(("link", "sparse"), [("logistic", False), ("squared", True)])
-def test_a_number_a_row_remembers_as_much_as_whole_planes(link, sparse, law):
+def test_a_number_per_row_remembers_as_much_as_whole_planes(link, sparse, law):
     """The same functions as a plain `Problem`, of which nothing is known, keep planes: equal to rounding."""
     model, source = linear(link, sparse)
     plain = ed.Problem(model.loss, model.constraints, model.geometry)
-    assert model.rows(source.example) == 2
-    assert plain.rows(source.example) is None
+    assert model.compact(source.example).size == 2 + 1
+    assert plain.compact(source.example) is None
     x0 = np.full(9, 0.1)
     lean, full = (
         ed.run(LINEAR_LAWS[law], problem, source, x0=x0, num_samples=3000, seeds=2, record=10)
@@ -242,39 +244,81 @@ def test_a_number_a_row_remembers_as_much_as_whole_planes(link, sparse, law):
     np.testing.assert_allclose(lean.queue, full.queue, rtol=max(1e-8, RUNS), atol=max(1e-10, rounded(1e-14)))
 
 
-def test_a_number_a_row_from_the_public_step():
+def test_a_number_per_row_from_the_public_step():
     model, source = linear("logistic", sparse=False)
     path = np.asarray(source.paths([0], 200))[0]
     found = ed.run(ed.rdpp(), model, source, x0=np.zeros(9), num_samples=200, record=[200])
-    method = ed.rdpp(source.chain.stationary, num_rows=2).bind(model)
+    form = model.compact(source.example)
+    method = ed.rdpp(source.chain.stationary, compact=form).bind(model)
     state = method.init(np.zeros(9), num_constraints=2)
     samples = [jax.tree.map(lambda leaf, index=index: leaf[index], source.data) for index in range(6)]
     for index in path:
-        state, _ = method.step(state, model.factored(state.x, samples[index])._replace(state=index))
+        state, _ = method.step(state, form.feedback(model, state.x, samples[index])._replace(state=index))
     np.testing.assert_allclose(state.x, found.x[0, -1], rtol=RUNS, atol=DIGITS)
-    with pytest.raises(ValueError, match=r"feedback.factors is missing.*model.factored"):
+    with pytest.raises(ValueError, match=r"feedback.compact is missing.*form.feedback"):
         method.step(state, model.feedback(state.x, samples[0])._replace(state=0))
 
 
-def test_a_number_a_row_is_all_that_a_state_costs():
-    """d = 10,000 and 1,000 states of one row: three numbers a state, where planes are 20,003."""
+def test_a_number_per_row_is_all_that_a_state_costs():
+    """d = 10,000 and 1,000 states of one row: three numbers per state, where planes are 20,003."""
     states, dimension = 1000, 10_000
     zero = Feedback(jnp.zeros(()), jnp.zeros(dimension), jnp.zeros(1), jnp.zeros((1, dimension)))
 
     def numbers(algorithm: Any) -> int:
-        notes = jax.eval_shape(lambda: algorithm.estimator.init(zero, None))
-        return sum(leaf.size for leaf in jax.tree.leaves(notes.entries))
+        memory = jax.eval_shape(lambda: algorithm.estimator.init(zero, None))
+        return sum(leaf.size for leaf in jax.tree.leaves(memory.entries))
 
-    assert numbers(ed.rdpp(np.ones(states), num_rows=1)) == 3 * states
+    assert numbers(ed.rdpp(np.ones(states), compact=BySlopes(2))) == 3 * states
     assert numbers(ed.rdpp(np.ones(states))) == 20_003 * states
 
 
 def test_rows_are_kept_only_where_they_are_fewer_than_the_numbers_of_a_plane():
-    for rows, wanted in [(1, 1), (28, 28), (29, None), (33, None)]:  # (1 + 2) (1 + 9) = 30 numbers
+    for rows, wanted in [(1, BySlopes(2)), (28, BySlopes(29)), (29, None), (33, None)]:  # (1 + 2) (1 + 9) = 30 numbers
         model, source = linear("logistic", sparse=False, states=2, rows=rows)
-        assert model.rows(source.example) == wanted
+        assert model.compact(source.example) == wanted
     curved = ed.LinearModel("logistic", ed.Ball(2.0), constraints=lambda x, xi: jnp.sum(x**2)[None] - 1)
-    assert curved.rows(linear("logistic", sparse=False)[1].example) is None
+    assert curved.compact(linear("logistic", sparse=False)[1].example) is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared(ed.CompactForm):
+    """Of the loss |x|^2 / 2 - c.x and the constraint |x|^2 - a.x: x alone makes the gradients x - c and 2x - a."""
+
+    size: int
+
+    def feedback(self, problem, x, xi):
+        numbers = jnp.append(x, jnp.sum(x**2))
+        return problem.feedback(x, xi)._replace(compact=ed.Compact(numbers, xi))
+
+    def planes(self, basis, numbers, share):
+        x, square = numbers[:-1], numbers[-1]
+        return Feedback(-square / 2, x - share * basis["c"], -square[None], (2 * x - share * basis["a"])[None])
+
+
+class Spheres(ed.Problem):
+    """Somebody's own problem, which knows how little of it has to be remembered."""
+
+    def compact(self, xi):
+        return Shared(len(xi["c"]) + 1)
+
+
+@pytest.mark.parametrize("law", LINEAR_LAWS)
+def test_anybody_may_offer_compact_feedback(law):
+    functions = (
+        lambda x, xi: jnp.sum(x**2) / 2 - xi["c"] @ x,
+        lambda x, xi: (jnp.sum(x**2) - xi["a"] @ x)[None],
+        ed.Ball(2.0),
+    )
+    rng = np.random.default_rng(4)
+    source = ed.MarkovSource(CHAIN, {name: rng.normal(size=(STATES, 4)) for name in ("c", "a")})
+    lean, full = (
+        ed.run(LINEAR_LAWS[law], kind(*functions), source, x0=np.full(4, 0.1), num_samples=2000, seeds=2, record=10)
+        for kind in (Spheres, ed.Problem)
+    )
+    assert lean.queue.max() > 0.1
+    np.testing.assert_allclose(lean.x, full.x, rtol=max(1e-8, RUNS), atol=max(1e-10, rounded(1e-14)))
+    np.testing.assert_allclose(lean.queue, full.queue, rtol=max(1e-8, RUNS), atol=max(1e-10, rounded(1e-14)))
+    assert lean.within_theory().checked
 
 
 def test_a_round_costs_the_same_however_many_states_there_are():
@@ -300,8 +344,8 @@ def test_what_is_refused():
     method = ed.rdpp(np.ones(STATES)).bind(PROBLEM)
     refused = [
         (lambda: ed.run(ed.rdpp(), PROBLEM, series, x0=x0), "none that come back"),
-        (lambda: ed.run(ed.rdpp(), PROBLEM, SOURCE, x0=x0, num_samples=9, levels=[1]), "only MLMC has levels"),
-        (lambda: ed.run(ed.wdpp(), PROBLEM, SOURCE, x0=x0, num_samples=9, levels=[1]), "only MLMC has levels"),
+        (lambda: ed.run(ed.rdpp(), PROBLEM, SOURCE, x0=x0, num_samples=9, levels=[1]), "only MLMC"),
+        (lambda: ed.run(ed.wdpp(), PROBLEM, SOURCE, x0=x0, num_samples=9, levels=[1]), "only MLMC"),
         (lambda: ed.run(ed.rdpp([1, 1]), PROBLEM, SOURCE, x0=x0, num_samples=9), "over 2 states, but the source has 5"),
         (lambda: ed.rdpp("best"), "law must be one of"),
         (lambda: ed.rdpp("stationary", num_states=3), "num_states goes with law='visits'"),

@@ -393,7 +393,6 @@ def test_replayed_paths_are_followed():
     paths = np.asarray(CASE.source.paths(4, 300))
     drawn = ran(ed.edpp(3.0))
     replayed = dataclasses.replace(drawn, paths=paths)
-    object.__setattr__(replayed, "_setting", drawn.setting)
     for one, other in zip(
         drawn.within_theory(CASE.bounds).entries, replayed.within_theory(CASE.bounds).entries, strict=True
     ):

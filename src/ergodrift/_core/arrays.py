@@ -6,15 +6,17 @@ No library is imported for it: a table has columns, a tensor can be detached, a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from ergodrift.types import Array, PyTree
 
-def as_arrays(name: str, data: Any) -> Any:
+
+def as_arrays(name: str, data: PyTree) -> PyTree:
     """`data` as a pytree of arrays of numbers; what cannot be one is refused by name.
 
     - A table (pandas, polars, pyarrow), or an array with named fields, becomes a dict of its columns, each of shape
@@ -35,7 +37,7 @@ def as_arrays(name: str, data: Any) -> Any:
     )
 
 
-def _columns(value: Any) -> Any:
+def _columns(value: PyTree) -> PyTree:
     """A table as a dict of its columns; anything else as it is."""
     if isinstance(value, np.ndarray) and value.dtype.names:
         return {field: value[field] for field in value.dtype.names}
@@ -55,7 +57,7 @@ def _columns(value: Any) -> Any:
     return {column: value[column] for column in names}
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: PyTree) -> bool:
     """Whether this is one array, though it has parts: a list of numbers, or of rows of numbers; a tuple only where it
     holds numbers itself. (An iterator is none, and refused.)"""
     if isinstance(value, Iterator):
@@ -68,7 +70,7 @@ def _is_whole(value: Any) -> bool:
     return bool(value) and (isinstance(first, list | tuple) or _is_single(first))
 
 
-def _is_single(value: Any) -> bool:
+def _is_single(value: object) -> bool:
     """Whether this would be one entry of an array: a number, or what is refused in the place of one."""
     if value is None or isinstance(value, str | bytes):
         return True
@@ -77,9 +79,9 @@ def _is_single(value: Any) -> bool:
     return getattr(value, "ndim", 0) == 0 and jax.tree_util.all_leaves([value])
 
 
-def _array(name: str, value: Any) -> Any:
+def _array(name: str, value: PyTree) -> Array:
     if isinstance(value, jax.Array):
-        array: Any = value
+        array: Array = value
     elif isinstance(value, np.ma.MaskedArray):
         _refuse_missing(name, np.ma.getmaskarray(value))
         array = np.ma.getdata(value)
@@ -97,7 +99,7 @@ def _array(name: str, value: Any) -> Any:
     return array if array.dtype == kind else array.astype(kind)
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: PyTree) -> np.ndarray:
     """A tensor of torch, from wherever it is and whether or not it has a gradient."""
     value = value.detach().cpu()
     if hasattr(value, "resolve_conj"):
@@ -110,7 +112,7 @@ def _tensor(value: Any) -> Any:
         return np.asarray(value.float().numpy())
 
 
-def _series(name: str, value: Any) -> np.ndarray:
+def _series(name: str, value: PyTree) -> np.ndarray:
     """A column of pandas, polars or pyarrow, none of whose entries may be missing."""
     kind = getattr(value, "dtype", getattr(value, "type", None))
     if str(kind).startswith(("category", "dictionary")):
@@ -128,7 +130,7 @@ def _series(name: str, value: Any) -> np.ndarray:
     return np.asarray(value.to_numpy(zero_copy_only=False) if hasattr(value, "type") else value.to_numpy())
 
 
-def _plain(name: str, value: Any) -> np.ndarray:
+def _plain(name: str, value: PyTree) -> np.ndarray:
     try:
         array = np.asarray(value)
         if isinstance(value, list | tuple) and array.dtype.kind == "f":  # NumPy's choice for whole numbers from 2^63 on
@@ -151,7 +153,7 @@ def _refuse_missing(name: str, missing: np.ndarray) -> None:
         raise ValueError(f"{name} has no value at {place}; fill such entries in, or drop their rows")
 
 
-def _refuse_times(name: str, kind: Any) -> NoReturn:
+def _refuse_times(name: str, kind: object) -> NoReturn:
     raise ValueError(
         f"{name} holds {kind}, not numbers; pass seconds since the start, such as (t - t[0]) / np.timedelta64(1, 's')"
     )
@@ -170,7 +172,7 @@ def _refuse_kind(name: str, array: np.ndarray) -> NoReturn:
     raise ValueError(f"{name} holds {found}; leave it out, or turn it into numbers")
 
 
-def _wide_enough(kind: Any) -> Any:
+def _wide_enough(kind: np.dtype) -> np.dtype:
     """float32 for half precision and narrower, float64 for what is wider, bytes for parts of them; machine order."""
     if jnp.issubdtype(kind, jnp.floating) and kind.itemsize < 4:
         return np.dtype(np.float32)

@@ -6,26 +6,27 @@ Traced values pass: under `vmap` or `jit` they cannot be looked at.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import SupportsIndex, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core.tree import is_traced
+from ergodrift.types import PyTree
 
 NUMPY = (np.ndarray, np.generic)
 
 
 def number(
     name: str,
-    value: Any,
+    value: PyTree,
     *,
     above: float = -np.inf,
     at_least: float = -np.inf,
     below: float = np.inf,
     at_most: float = np.inf,
-) -> Any:
+) -> PyTree:
     """`value` as a finite Python float inside the given range; a traced or array value stays what it is."""
     if is_traced(value):
         return value
@@ -43,11 +44,11 @@ def number(
     return value if isinstance(value, jax.Array) else float(array)
 
 
-def integer(name: str, value: Any, *, at_least: int, at_most: int = 2**31 - 1) -> int:
+def integer(name: str, value: object, *, at_least: int, at_most: int = 2**31 - 1) -> int:
     """`value` as a Python integer inside the given range."""
     try:
-        whole: Any = int(value) if isinstance(value, float) and value.is_integer() else value
-        count = operator.index(whole)
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        count = operator.index(cast("SupportsIndex", whole))
     except TypeError:
         raise TypeError(f"{name} must be a whole number, got {value!r}") from None
     if not at_least <= count <= at_most:
@@ -55,14 +56,14 @@ def integer(name: str, value: Any, *, at_least: int, at_most: int = 2**31 - 1) -
     return count
 
 
-def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+def choice(name: str, value: str, options: tuple[str, ...]) -> str:
     """`value`, which must be one of the options."""
     if value not in options:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
     return value
 
 
-def finite(name: str, tree: Any) -> None:
+def finite(name: str, tree: PyTree) -> None:
     """No NaN and no infinity in any floating leaf of `tree`."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if is_traced(leaf):
@@ -76,7 +77,7 @@ def finite(name: str, tree: Any) -> None:
             )
 
 
-def fits(name: str, tree: Any) -> None:
+def fits(name: str, tree: PyTree) -> None:
     """No number of `tree` is too large for the precision that JAX has now: in 32-bit mode it would wrap in silence."""
     if all(_narrowed(leaf) is None for leaf in jax.tree.leaves(tree)):
         return  # names, below, take their time
@@ -96,7 +97,7 @@ def fits(name: str, tree: Any) -> None:
             )
 
 
-def _narrowed(leaf: Any) -> Any:
+def _narrowed(leaf: object) -> np.dtype | None:
     """The type that JAX makes of a NumPy array, where that is another one; what is JAX's own already stays."""
     if not isinstance(leaf, NUMPY) or not leaf.size:
         return None

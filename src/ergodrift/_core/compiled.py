@@ -14,11 +14,15 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 
-F = TypeVar("F", bound=Callable[..., Any])
+from ergodrift.types import PyTree
+
+F = TypeVar("F", bound=Callable[..., PyTree])
+Structure: TypeAlias = Any  # a jax.tree_util.PyTreeDef, which is no class to type checkers
+Compiled: TypeAlias = Any  # what jax.jit makes of a function
 
 KEPT = 64  # compiled functions of callables that are values and not objects: nothing tells when these are gone
 
@@ -28,16 +32,16 @@ class Held:
 
     __slots__ = ("again", "dropped", "parts")
 
-    def __init__(self, again: Callable[..., Any], parts: tuple[Any, ...], key: Any) -> None:
-        def gone(_: Any) -> None:
+    def __init__(self, again: Callable[..., PyTree], parts: tuple[object, ...], key: object) -> None:
+        def gone(_: object) -> None:
             _held.pop(key, None)
             for drop in self.dropped:
                 drop()
 
-        self.again, self.dropped = again, list[Callable[[], Any]]()
+        self.again, self.dropped = again, list[Callable[[], object]]()
         self.parts = tuple(weakref.ref(part, gone) for part in parts)
 
-    def __call__(self) -> Any:
+    def __call__(self) -> PyTree:
         parts = [part() for part in self.parts]
         if any(part is None for part in parts):
             raise ReferenceError("the functions of this problem are gone: keep the problem as long as its structure")
@@ -52,10 +56,10 @@ class Value:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: PyTree) -> None:
         self.value = value
 
-    def __call__(self) -> Any:
+    def __call__(self) -> PyTree:
         return self.value
 
     def __eq__(self, other: object) -> bool:
@@ -68,10 +72,10 @@ class Value:
         return repr(self.value)
 
 
-_held: dict[Any, Held] = {}
+_held: dict[object, Held] = {}
 
 
-def held(function: Callable[..., Any]) -> Held | Value:
+def held(function: Callable[..., PyTree]) -> Held | Value:
     """What stands for a callable in the structure of a pytree.
 
     A bound method is a new object at each look at it, so it goes by its object and function. Another callable that is
@@ -93,19 +97,19 @@ def held(function: Callable[..., Any]) -> Held | Value:
     return found
 
 
-def _itself(function: Any) -> Any:
+def _itself(function: PyTree) -> PyTree:
     return function
 
 
 class Table:
     """What is compiled of one function of ours: for each structure of its first argument, a function of its own."""
 
-    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, function: Callable[..., PyTree], **options: PyTree) -> None:
         self.function, self.options = function, options
-        self.objects: dict[Any, Any] = {}
-        self.values: OrderedDict[Any, Any] = OrderedDict()
+        self.objects: dict[Structure, Compiled] = {}
+        self.values: OrderedDict[Structure, Compiled] = OrderedDict()
 
-    def of(self, structure: Any) -> Any:
+    def of(self, structure: Structure) -> Compiled:
         """The function, compiled, of the leaves of its first argument and of the others."""
         found = self.objects.get(structure)
         if found is None and structure in self.values:
@@ -113,9 +117,9 @@ class Table:
             found = self.values[structure]
         return self._made(structure) if found is None else found
 
-    def _made(self, structure: Any) -> Any:
+    def _made(self, structure: Structure) -> Compiled:
         @functools.wraps(self.function)
-        def whole(leaves: Any, *arguments: Any) -> Any:
+        def whole(leaves: list[PyTree], *arguments: PyTree) -> PyTree:
             return self.function(structure.unflatten(leaves), *arguments)
 
         del whole.__wrapped__  # its arguments are not these
@@ -131,7 +135,7 @@ class Table:
                 one.dropped.append(functools.partial(self._drop, structure))
         return made
 
-    def _drop(self, structure: Any) -> None:
+    def _drop(self, structure: Structure) -> None:
         self.objects.pop(structure, None)
         self.values.pop(structure, None)
 
@@ -140,15 +144,16 @@ class Table:
         return sum(made._cache_size() for made in [*self.objects.values(), *self.values.values()])
 
 
-def compiled(**options: Any) -> Callable[[F], F]:
+def compiled(**options: PyTree) -> Callable[[F], F]:
     """`jax.jit` with these options for a function whose first argument is a pytree that may hold users' functions."""
 
     def decorate(function: F) -> F:
         table = Table(function, **options)
-        known = weakref.WeakKeyDictionary[Any, Any]()  # to take a problem apart takes a third of a round's time
+        # To take a problem apart takes a third of a round's time.
+        known = weakref.WeakKeyDictionary[object, tuple[list[PyTree], Compiled]]()
 
         @functools.wraps(function)
-        def call(subject: Any, *arguments: Any) -> Any:
+        def call(subject: PyTree, *arguments: PyTree) -> PyTree:
             lasting = _never_changes(type(subject))
             parts = known.get(subject) if lasting else None
             if parts is None:
@@ -172,7 +177,7 @@ def _never_changes(kind: type) -> bool:
     return frozen and kind.__hash__ is object.__hash__ and kind.__weakrefoffset__ != 0
 
 
-def _callables(structure: Any) -> list[Held | Value]:
+def _callables(structure: Structure) -> list[Held | Value]:
     """All users' functions in a structure."""
     own = structure.node_data()
     here = [one for one in own[1] if isinstance(one, Held | Value)] if own and isinstance(own[1], tuple) else []

@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +26,7 @@ _guard = threading.Lock()
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
     """A file to write to, which takes the place of `path` when all is written; a crash leaves the old one, whole.
 
     What an earlier writer left behind when it was killed is removed.
@@ -81,7 +81,7 @@ def _is_left(scratch: Path, host: str | None, process: int) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str], name: str) -> Iterator[None]:
+def locked(path: str | os.PathLike[str], name: str) -> Generator[None]:
     """`path` for one user alone, in this process and in others; a second one is refused, with `name` and who has it.
 
     The lock is the system's, on a file beside `path`: it ends with the process that holds it, however that ends.

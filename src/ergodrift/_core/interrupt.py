@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-from typing import Any
 
 INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
@@ -36,7 +35,7 @@ def as_usual() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _end(*_: Any) -> None:
+def _end(*_: object) -> None:
     os.write(2, b"\ninterrupted\n")
     os._exit(INTERRUPTED)
 

@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core.signature import computation
+from ergodrift.types import PyTree
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+F = TypeVar("F", bound=Callable[..., PyTree])
+Shapes: TypeAlias = tuple[jax.ShapeDtypeStruct, ...]
 
 # Of log(m) = 2 artanh(s), s = (m - 1) / (m + 1), for m between sqrt(1/2) and sqrt(2); the next term is below rounding.
 TERMS = {np.dtype(np.float32): 4, np.dtype(np.float64): 10}
 
 
-def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
+def rewritten(function: F) -> F:
     """The same function of pytrees of arrays, its logarithms replaced; where it has none, the very same.
 
     >>> loss = rewritten(lambda x: jnp.mean(jax.nn.softplus(-x)))
@@ -31,17 +38,16 @@ def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
     -0.2500
     """
 
-    def same(*arguments: Any) -> Any:
-        config: Any = jax.config
-        if config.jax_debug_nans or config.jax_debug_infs:
+    def same(*arguments: PyTree) -> PyTree:
+        if any(getattr(jax.config, name) for name in ("jax_debug_nans", "jax_debug_infs")):
             return function(*arguments)  # who looks for a NaN should be led to their own lines
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
         return jax.tree.unflatten(jax.tree.structure(shape), _evaluate(closed, jax.tree.leaves(arguments)))
 
-    return same
+    return cast("F", same)
 
 
-def _evaluate(closed: Any, values: Any) -> list[Any]:
+def _evaluate(closed: ClosedJaxpr, values: Sequence[jax.Array]) -> list[jax.Array]:
     """The outputs of a jaxpr; equation by equation, where there are logarithms among them."""
     from jax.extend import core  # imported here, as below: it takes its time
 
@@ -50,7 +56,7 @@ def _evaluate(closed: Any, values: Any) -> list[Any]:
         return core.jaxpr_as_fun(closed)(*values)
     known = dict(zip(jaxpr.constvars + jaxpr.invars, [*closed.consts, *values], strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: Var | Literal) -> jax.Array:
         return atom.val if isinstance(atom, core.Literal) else known[atom]
 
     for equation in jaxpr.eqns:
@@ -65,27 +71,27 @@ def _evaluate(closed: Any, values: Any) -> list[Any]:
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _alone(equation: Any, jaxpr: Any) -> Callable[..., Any]:
+def _alone(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., list[jax.Array]]:
     """One equation of a jaxpr as a function: JAX itself knows how to evaluate each kind."""
     from jax.extend import core
 
-    places = [core.Var(atom.aval) for atom in equation.invars]
+    places: list[Var | Literal] = [core.Var(atom.aval) for atom in equation.invars]
     only = {"invars": places, "outvars": equation.outvars, "eqns": [equation.replace(invars=places)]}
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr.replace(constvars=[], **only), []))
 
 
-def _has_logarithms(jaxpr: Any) -> bool:
+def _has_logarithms(jaxpr: Jaxpr) -> bool:
     return any(
         _has_logarithms(equation.params["jaxpr"].jaxpr) if _is_call(equation) else _replacement(equation, jaxpr)
         for equation in jaxpr.eqns
     )
 
 
-def _is_call(equation: Any) -> bool:
+def _is_call(equation: JaxprEqn) -> bool:
     return equation.primitive.name in ("jit", "pjit")
 
 
-def _replacement(equation: Any, jaxpr: Any) -> Callable[..., Any] | None:
+def _replacement(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., jax.Array] | None:
     """The function below that gives this equation's output; None where there is none."""
     if len(equation.outvars) != 1 or getattr(equation.outvars[0].aval, "dtype", None) not in TERMS:
         return None
@@ -98,10 +104,10 @@ def _replacement(equation: Any, jaxpr: Any) -> Callable[..., Any] | None:
     return logaddexp if _is_logaddexp(equation, jaxpr) else None
 
 
-def _is_logaddexp(equation: Any, jaxpr: Any) -> bool:
+def _is_logaddexp(equation: JaxprEqn, jaxpr: Jaxpr) -> bool:
     """Whether a function with a derivative of its own is JAX's: it computes the same by the same steps, and so does
     its derivative. Neither has to have a certain name."""
-    inputs = [atom.aval for atom in equation.invars]
+    inputs: list[PyTree] = [atom.aval for atom in equation.invars]  # abstract values
     if equation.primitive.name != "custom_jvp_call" or len(inputs) != 2:
         return False
     if any(getattr(aval, "dtype", None) not in TERMS for aval in inputs):
@@ -113,17 +119,17 @@ def _is_logaddexp(equation: Any, jaxpr: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=128)
-def _of_logaddexp(shapes: Any) -> str:
+def _of_logaddexp(shapes: Shapes) -> str:
     return _with_derivative(jnp.logaddexp, shapes)
 
 
-def _with_derivative(function: Callable[..., Any], shapes: Any) -> str:
+def _with_derivative(function: Callable[..., jax.Array], shapes: Shapes) -> str:
     """What a function and its derivative compute."""
     return computation(lambda *values: (function(*values), jax.jvp(function, values, values)), *shapes)
 
 
 @jax.custom_jvp
-def log1p(x: Any) -> Any:
+def log1p(x: jax.Array) -> jax.Array:
     """log(1 + x), to three units in the last place."""
     x = jnp.asarray(x)
     inside = (x > -1) & (x < math.inf)
@@ -131,7 +137,7 @@ def log1p(x: Any) -> Any:
 
 
 @jax.custom_jvp
-def log(x: Any) -> Any:
+def log(x: jax.Array) -> jax.Array:
     """log(x), to two units in the last place; subnormal numbers count as 0, as XLA counts them on a CPU."""
     x = jnp.asarray(x)
     inside = (x >= jnp.finfo(x.dtype).tiny) & (x < math.inf)
@@ -139,14 +145,14 @@ def log(x: Any) -> Any:
 
 
 @jax.custom_jvp
-def logaddexp(a: Any, b: Any) -> Any:
+def logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
     """log(e^a + e^b); with its derivatives it takes a single exponential."""
     gap = a - b
     return jnp.where(jnp.isnan(gap), a + b, jnp.maximum(a, b) + log1p(jnp.exp(-jnp.abs(gap))))
 
 
 @jax.custom_jvp
-def _share(gap: Any) -> Any:
+def _share(gap: jax.Array) -> jax.Array:
     """e^a / (e^a + e^b), of a - b."""
     decay = jnp.exp(-jnp.abs(gap))
     return jnp.where(gap > 0, 1, decay) / (1 + decay)
@@ -161,7 +167,7 @@ logaddexp.defjvps(
 _share.defjvps(lambda tangent, value, gap: tangent * value * _share(-gap))
 
 
-def _log_of_positive(u: Any, above: Any) -> Any:
+def _log_of_positive(u: jax.Array, above: jax.Array) -> jax.Array:
     """The logarithm of normal numbers u = 2^k m, with `above` = u - 1: k log 2 + 2 artanh((m - 1) / (m + 1)).
 
     Where k = 0, m - 1 is `above`: of 1 + x with a small x, the sum itself has lost most digits of x.
@@ -179,7 +185,7 @@ def _log_of_positive(u: Any, above: Any) -> Any:
     return k.astype(u.dtype) * math.log(2) + 2 * (s + s * series)
 
 
-def _log_outside(u: Any) -> Any:
+def _log_outside(u: jax.Array) -> jax.Array:
     """The logarithm of 0, infinity and what has none."""
     nothing = jnp.abs(u) < jnp.finfo(u.dtype).tiny
     return jnp.where(nothing, -math.inf, jnp.where(u == math.inf, math.inf, math.nan))

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Generator
 
 import jax
 import numpy as np
 
+from ergodrift.types import PyTree
+
 
 @contextlib.contextmanager
-def double() -> Iterator[None]:
+def double() -> Generator[None]:
     """Compute in float64 in this block, whatever the caller's setting.
 
     Arrays that the user's functions have captured in float32 meet float64 points here. That is our doing and not
@@ -52,11 +53,11 @@ def separate_constants() -> None:
 class _Constants:
     """NumPy arrays as constants of a trace: the same object for the same array and type, while anyone has it."""
 
-    def __init__(self, typed: Any) -> None:
+    def __init__(self, typed: Callable[[np.ndarray], PyTree]) -> None:
         self.typed = typed
-        self.known: dict[tuple[int, Any], tuple[Any, Any]] = {}
+        self.known: dict[tuple[int, np.dtype], tuple[Callable[[], PyTree], Callable[[], PyTree]]] = {}
 
-    def __call__(self, array: np.ndarray) -> Any:
+    def __call__(self, array: np.ndarray) -> PyTree:
         kind = jax.dtypes.canonicalize_dtype(array.dtype)
         key = id(array), kind
         mine, constant = (one() for one in self.known.get(key, (_nothing, _nothing)))
@@ -64,7 +65,7 @@ class _Constants:
         if mine is not array or constant is None or not np.array_equal(np.asarray(constant), value, equal_nan=True):
             constant = self.typed(value if value is not array else value.copy())  # an array may be changed in place
 
-            def forget(_: Any) -> None:
+            def forget(_: object) -> None:
                 self.known.pop(key, None)
 
             self.known[key] = weakref.ref(array, forget), weakref.ref(constant, forget)

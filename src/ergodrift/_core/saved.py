@@ -7,19 +7,20 @@ import functools
 import io
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core.files import replacing
+from ergodrift.types import PyTree
 
 HEADER = "header"
 
 
-def write(path: str | os.PathLike[str], kind: str, content: dict[str, Any], known: dict[str, type]) -> None:
+def write(path: str | os.PathLike[str], kind: str, content: dict[str, PyTree], known: dict[str, type]) -> None:
     """Write `content`, whole or not at all.
 
     Dicts, lists, tuples, NamedTuples, None, strings and whatever NumPy takes for numbers are kept; anything else is
@@ -28,13 +29,13 @@ def write(path: str | os.PathLike[str], kind: str, content: dict[str, Any], know
     arrays: list[np.ndarray] = []
     header = {"format": kind, "content": _plan(content, kind.split()[1], arrays, known)}
     whole = io.BytesIO()
-    named: dict[str, Any] = {f"array {number}": array for number, array in enumerate(arrays)}
+    named: dict[str, PyTree] = {f"array {number}": array for number, array in enumerate(arrays)}
     np.savez(whole, allow_pickle=False, **{HEADER: np.array(json.dumps(header)), **named})
     with replacing(path) as file:
         file.write(whole.getbuffer())
 
 
-def read(path: str | os.PathLike[str], kind: str, known: dict[str, type]) -> dict[str, Any]:
+def read(path: str | os.PathLike[str], kind: str, known: dict[str, type]) -> dict[str, PyTree]:
     """What `write` wrote, with NumPy arrays; an unknown NamedTuple becomes one of the same name and fields."""
     path = Path(path)
     try:
@@ -51,7 +52,7 @@ def read(path: str | os.PathLike[str], kind: str, known: dict[str, type]) -> dic
         raise ValueError(f"{path} is not a file of {kind!r} that can be used: {error}") from error
 
 
-def _plan(value: Any, where: str, arrays: list[np.ndarray], known: dict[str, type]) -> Any:
+def _plan(value: PyTree, where: str, arrays: list[np.ndarray], known: dict[str, type]) -> dict[str, PyTree]:
     """How to make `value` again of JSON and arrays, which are added to the list."""
     if value is None or isinstance(value, str):
         return {"plain": value}
@@ -79,7 +80,7 @@ def _plan(value: Any, where: str, arrays: list[np.ndarray], known: dict[str, typ
     return {"array": len(arrays) - 1, "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
-def _made(plan: dict[str, Any], file: Any, known: dict[str, type]) -> Any:
+def _made(plan: dict[str, PyTree], file: Mapping[str, np.ndarray], known: dict[str, type]) -> PyTree:
     make = functools.partial(_made, file=file, known=known)
     if "plain" in plan:
         return plan["plain"]
@@ -93,7 +94,7 @@ def _made(plan: dict[str, Any], file: Any, known: dict[str, type]) -> Any:
         return array
     if "fields" in plan:
         fields = {field: make(part) for field, part in plan["fields"].items()}
-        cls: Any = known[plan["known"]] if "known" in plan else _named(plan["named"], tuple(fields))
+        cls: Callable[..., PyTree] = known[plan["known"]] if "known" in plan else _named(plan["named"], tuple(fields))
         return cls(**fields)
     for name, pack in [("dict", dict), ("ordered", collections.OrderedDict)]:
         if name in plan:
@@ -105,4 +106,4 @@ def _made(plan: dict[str, Any], file: Any, known: dict[str, type]) -> Any:
 @functools.cache
 def _named(name: str, fields: tuple[str, ...]) -> type:
     """One class for a name and its fields, so that two files of one structure have one structure."""
-    return collections.namedtuple(name, fields)
+    return collections.namedtuple(name, fields)  # type: ignore[misc]  # its fields are known at run time

@@ -161,7 +161,7 @@ def scale(a: T, factor: Scalar) -> T:
 
 def total(a: PyTree) -> jax.Array:
     """The sum of all entries of all leaves."""
-    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(a))
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(a))  # type: ignore[return-value]  # there is one
 
 
 def squared_norm(a: PyTree) -> jax.Array:
@@ -194,7 +194,7 @@ def pushforward(jac: PyTree, step: PyTree) -> jax.Array:
             return jnp.tensordot(j, s, axes=s.ndim)
         return jnp.sum(j * s[None], axis=tuple(range(1, j.ndim)))
 
-    return sum(jax.tree.leaves(jax.tree.map(leaf, jac, step)))
+    return sum(jax.tree.leaves(jax.tree.map(leaf, jac, step)))  # type: ignore[return-value]
 
 
 # Compensated summation (Neumaier's variant of Kahan's): a float32 sum of 10^8 terms keeps its digits.

@@ -12,8 +12,9 @@ import os
 import re
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +23,12 @@ import numpy as np
 from ergodrift._core.files import locked, real, remove_leftovers, replacing
 from ergodrift._core.signature import computation
 from ergodrift.problem import Problem, value_and_jacobian
+from ergodrift.types import Array, PyTree
 
-FORMAT = "ergodrift run v3"
-BEFORE = ("ergodrift run v1", "ergodrift run v2")  # did not say what the functions of a problem were
+T = TypeVar("T", bound=PyTree)
+
+FORMAT = "ergodrift run v4"
+BEFORE = tuple(f"ergodrift run v{number}" for number in (1, 2, 3))
 SAVE_SECONDS = 10.0  # how often a running loop writes its state
 
 
@@ -39,7 +43,7 @@ class Checkpoint:
             changed, the refusal says which.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *identity: Any, **named: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], *identity: PyTree, **named: PyTree) -> None:
         self.path = Path(path)
         self.fingerprints = {name: _fingerprint(part) for name, part in {"settings": identity, **named}.items()}
         self.saved_at = time.monotonic()
@@ -53,10 +57,10 @@ class Checkpoint:
         remove_leftovers(real(self.path))
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
 
-    def restore(self, like: Any) -> Any:
+    def restore(self, like: T) -> T:
         """What was saved, in the structure of `like`; `like` itself where there is no file yet."""
         if not self.path.exists():
             return like
@@ -74,13 +78,13 @@ class Checkpoint:
             raise ValueError(f"checkpoint {self.path} cannot be used: {error}") from error
         return structure.unflatten([_thawed(array, leaf) for array, leaf in zip(stored.values(), leaves, strict=True)])
 
-    def _check(self, file: Any) -> None:
+    def _check(self, file: Mapping[str, np.ndarray]) -> None:
         """Raise where the file is of another format, or of another run."""
         found = str(file["format"])
         if found in BEFORE:
             raise ValueError(
-                f"it is of format {found!r}, which did not note the functions of the problem: nobody can tell whether "
-                "they are the same; use another file or delete it"
+                f"it is of format {found!r}, of an earlier version, which noted a run in other terms: finish the run "
+                "with that version, or use another file or delete it"
             )
         if found != FORMAT:
             raise ValueError(f"it has format {found!r}, this version reads {FORMAT!r}")
@@ -95,7 +99,7 @@ class Checkpoint:
                 "or delete it"
             )
 
-    def save(self, state: Any, *, last: bool = False) -> bool:
+    def save(self, state: PyTree, *, last: bool = False) -> bool:
         """Write the state; a crash at any moment leaves the old file or the new one, whole.
 
         Returns whether it was written. A full disk ends no run: it is said once, and at the end, and tried again when
@@ -127,32 +131,32 @@ class Checkpoint:
         return time.monotonic() - self.saved_at >= SAVE_SECONDS
 
 
-def functions(problem: Problem, x: Any, xi: Any) -> dict[str, str]:
+def functions(problem: Problem, x: PyTree, xi: PyTree) -> dict[str, str]:
     """What loss and constraints compute for points and samples of these shapes, with their derivatives."""
 
-    def loss(x: Any, xi: Any) -> Any:  # as a vector of one: then it need not have a reverse
+    def loss(x: PyTree, xi: PyTree) -> PyTree:  # as a vector of one: then it need not have a reverse
         return value_and_jacobian(lambda y: jnp.reshape(problem.loss(y, xi), 1), x)
 
-    def constraints(x: Any, xi: Any) -> Any:
+    def constraints(x: PyTree, xi: PyTree) -> PyTree:
         return value_and_jacobian(lambda y: problem.constraints(y, xi), x)
 
     return {"loss": computation(loss, x, xi), "constraints": computation(constraints, x, xi)}
 
 
-def _names(state: Any) -> list[str]:
+def _names(state: PyTree) -> list[str]:
     """What each array is, as Python would write it: in ten years somebody may have to make sense of the file."""
     return [f"state{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(state)]
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: PyTree) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _frozen(leaf: Any) -> np.ndarray:
+def _frozen(leaf: PyTree) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _thawed(array: np.ndarray, like: Any) -> Any:
+def _thawed(array: np.ndarray, like: PyTree) -> Array:
     if isinstance(like, np.ndarray):
         return array  # what is kept on the host stays there, in its own precision
     return (
@@ -162,7 +166,7 @@ def _thawed(array: np.ndarray, like: Any) -> Any:
     )
 
 
-def _fingerprint(identity: Any) -> str:
+def _fingerprint(identity: PyTree) -> str:
     # The structure names every class and function; where they lie in memory is left out.
     structure = re.sub(r" at 0x[0-9a-f]+", "", str(jax.tree.structure(identity)))
     digest = hashlib.sha256(structure.encode())

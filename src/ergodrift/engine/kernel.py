@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,13 @@ from jax.experimental.pallas import triton
 
 from ergodrift._core import tree
 from ergodrift.data.source import Turned
+from ergodrift.engine.carry import Carry, RunSpec
 from ergodrift.geometry import Ball
 from ergodrift.methods.estimator import MultiLevel, SingleSample
 from ergodrift.methods.method import DriftPlusPenalty, PrimalDual
 from ergodrift.methods.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic
 from ergodrift.problem import LINKS, Dense, LinearModel, Rows, half_spaces
 from ergodrift.types import Feedback, PyTree
-
-if TYPE_CHECKING:
-    from ergodrift.engine.loop import Carry, RunSpec
 
 T = TypeVar("T")
 Point: TypeAlias = tuple[jax.Array, ...]  # of d scalars
@@ -88,7 +86,7 @@ class _Table(NamedTuple):
 
     columns: jax.Array
     sums: jax.Array
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]
     padding: jax.Array
     normals: jax.Array
     limits: jax.Array
@@ -119,7 +117,7 @@ class _Model:
             grads, factors, sizes = sums
             here = first + jnp.arange(size, dtype=jnp.int32)
             columns = [table.columns[(state * dim + j) * rows + here] for j in range(dim)]
-            margins = sum(xj * column for xj, column in zip(scaled, columns, strict=True))
+            margins: jax.Array = sum(xj * column for xj, column in zip(scaled, columns, strict=True))  # type: ignore[assignment]
             wrong = _reciprocal(1 + _exp2(margins))
             grads = tuple(g + wrong * column for g, column in zip(grads, columns, strict=True))
             return grads, factors * jnp.maximum(wrong, 1 - wrong), sizes + jnp.abs(margins)

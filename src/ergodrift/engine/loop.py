@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,81 +14,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ergodrift._core import tree, xla
 from ergodrift._core.compiled import compiled
 from ergodrift.data.sampler import BLOCK
-from ergodrift.data.source import Stream
-from ergodrift.methods.average import Average
+from ergodrift.engine.carry import Carry, Place, Record, RunSpec, Sums
 from ergodrift.methods.estimator import ask
-from ergodrift.methods.method import Method, zero_feedback
-from ergodrift.problem import Problem
-from ergodrift.types import Feedback, PyTree, State
+from ergodrift.methods.method import zero_feedback
+from ergodrift.types import Device, Feedback, PyTree
 
-A = TypeVar("A", bound="Absorbing")
-
-
-class RunSpec(NamedTuple):
-    """What stays fixed during a run and is shared by all seeds. All numbers in it are leaves: none recompiles."""
-
-    problem: Problem
-    method: Method
-    stream: Stream
-    grid: jax.Array  # (records,) sample counts at which to record, ascending
-    average: Average = Average()  # the weights of the points in x̄
-
-
-class Sums(NamedTuple):
-    """Sums since the start: of x over rounds and of its weights (None: all 1), of loss and constraints over samples."""
-
-    x: PyTree
-    weight: jax.Array | None
-    loss: jax.Array
-    constraints: jax.Array
-
-
-class Carry(NamedTuple):
-    """One seed between two samples.
-
-    Sums are plain inside a block and compensated from block to block: that keeps float32 sums of 10^8 terms right at
-    no cost in the innermost loop.
-    """
-
-    state: State
-    sampler: PyTree
-    indices: PyTree  # the block of indices being used
-    recent: Sums  # sums in this block
-    settled: tuple[Sums, Sums]  # compensated sums of all blocks before it
-    weights: PyTree  # of the last round
-    marks: PyTree  # of a suffix average
-
-
-class Absorbing(Protocol):
-    """The part of a carry that feedback changes."""
-
-    state: State
-    recent: Sums
-    weights: PyTree
-
-    def _replace(self: A, *, state: State, recent: Sums, weights: PyTree) -> A: ...
-
-
-class Record(NamedTuple):
-    """What is kept of one seed at one record; in a result, with leading axes (seeds, records)."""
-
-    rounds: jax.Array
-    samples_used: jax.Array
-    x: PyTree
-    x_mean: PyTree
-    queue: jax.Array
-    weights: PyTree
-    loss_sum: jax.Array
-    constraint_sum: jax.Array
-
-
-class Place(NamedTuple):
-    """Where a run is, for all seeds: `position` samples are taken, and the next record goes to `slot`."""
-
-    carry: Carry
-    records: Record
-    position: jax.Array
-    slot: jax.Array
+T = TypeVar("T", bound=PyTree)
 
 
 @compiled(static_argnums=2)
@@ -114,7 +45,7 @@ def _blank(shapes: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def feedback_at(spec: RunSpec, x: PyTree, indices: PyTree, at: jax.Array) -> Feedback:
+def feedback_at(spec: RunSpec, x: PyTree, indices: PyTree, at: jax.Array | int) -> Feedback:
     """What the sample at place `at` of the indices says at x."""
     index = spec.stream.at(indices, at)
     return ask(spec.problem, x, spec.stream.xi(index), spec.method.estimator, state=index)
@@ -125,7 +56,7 @@ def take_sample(spec: RunSpec, carry: Carry, position: jax.Array) -> Carry:
     return absorb(spec, carry, feedback_at(spec, carry.state.x, carry.indices, position % BLOCK))
 
 
-def absorb(spec: RunSpec, carry: A, feedback: Feedback) -> A:
+def absorb(spec: RunSpec, carry: T, feedback: Feedback) -> T:
     """The carry (or any tuple with its state, recent and weights) after the feedback of one sample."""
     x = carry.state.x
     state, info = spec.method.step(carry.state, feedback)
@@ -263,7 +194,7 @@ def advance(
 
 
 @functools.cache
-def advance_on(devices: tuple[jax.Device, ...]) -> Callable[..., Place]:
+def advance_on(devices: tuple[Device, ...]) -> Callable[..., Place]:
     """`advance`, compiled for the host's loop: each device takes its share of the seeds, records are not copied."""
     function = functools.update_wrapper(functools.partial(advance, platform=devices[0].platform), advance)
     if len(devices) > 1:
@@ -272,21 +203,21 @@ def advance_on(devices: tuple[jax.Device, ...]) -> Callable[..., Place]:
             function,
             mesh=_mesh(devices),
             in_specs=(whole, share, share, whole, whole, whole),
-            out_specs=Place(share, share, whole, whole),
+            out_specs=Place._make([share, share, whole, whole]),
             check_vma=False,
         )
     return compiled(donate_argnums=2, compiler_options=xla.options())(function)
 
 
-def spread(devices: tuple[jax.Device, ...], spec: RunSpec, place: Place) -> tuple[RunSpec, Place]:
+def spread(devices: tuple[Device, ...], spec: RunSpec, place: Place) -> tuple[RunSpec, Place]:
     """A run and its place on the devices that `advance_on` will leave them on: else it would compile twice."""
     if len(devices) == 1:
         return spec, place
     whole, share = (NamedSharding(_mesh(devices), axes) for axes in (PartitionSpec(), PartitionSpec("seeds")))
-    return jax.device_put((spec, place), (whole, Place(share, share, whole, whole)))
+    return jax.device_put((spec, place), (whole, Place._make([share, share, whole, whole])))
 
 
-def _mesh(devices: tuple[jax.Device, ...]) -> Mesh:
+def _mesh(devices: tuple[Device, ...]) -> Mesh:
     return Mesh(np.array(devices), ("seeds",))
 
 

@@ -6,10 +6,11 @@ import dataclasses
 import os
 import pickle
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check, tree
 from ergodrift._core.saved import read, write
@@ -23,6 +24,7 @@ from ergodrift.types import Array, PyTree, StepSizes, Weights
 
 if TYPE_CHECKING:
     from ergodrift.theory import TheoryCheck
+    from ergodrift.theory.bounds import Bounds
     from ergodrift.trust.certificate import Certificate
     from ergodrift.trust.methods import CertificateMethod
 
@@ -42,6 +44,7 @@ class Setting:
     problem: Problem
     source: Source
     x0: PyTree
+    seeds: np.ndarray
     levels: PyTree
     average: Average
     num_samples: int
@@ -112,7 +115,7 @@ class Result:
         num_samples: int | None = None,
         seed: int | None = None,
         tau_mix: float | None = None,
-        bounds: Any = None,
+        bounds: tuple[ArrayLike, ArrayLike] | None = None,
         planned: int | None = None,
     ) -> Certificate:
         """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
@@ -150,7 +153,7 @@ class Result:
         row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
         x = jax.tree.map(lambda leaf: leaf[row], self.solution)
         options = {"confidence": confidence, "method": method, "tau_mix": tau_mix, "bounds": bounds, "planned": planned}
-        chosen: Any = {name: value for name, value in options.items() if value is not None}
+        chosen: dict[str, PyTree] = {name: value for name, value in options.items() if value is not None}
         return certify(asked.problem, x, source, num_samples=num_samples, seed=seed, **chosen)
 
     def _replayed(self, source: Source, seed: int) -> bool:
@@ -193,6 +196,9 @@ class Result:
                 "(such as lambdas), or made inside vmap or jit; call run outside them and ask what it returns, or, for "
                 "a certificate, use ed.certify(problem, x, source) with fresh samples"
             )
+        seeds = np.ravel(np.asarray(self.seeds)).tolist()
+        if len(set(seeds)) < len(seeds) or not set(seeds) <= set(self.setting.seeds.tolist()):
+            raise ValueError("this result is not of one run: its seeds are others; ask each run's own result")
         return self.setting
 
     def feasibility(self) -> QueueEvidence:
@@ -212,7 +218,7 @@ class Result:
         pull = pressure(asked.problem, asked.source, x, queue, penalty)
         return queue_evidence(self.rounds, self.queue, self.solution, pull)
 
-    def within_theory(self, bounds: Any = None, *, replay: bool = True) -> TheoryCheck:
+    def within_theory(self, bounds: Bounds | None = None, *, replay: bool = True) -> TheoryCheck:
         """Hold every record against every bound that the algorithm has; prints as a table, and is true if all hold.
 
         Where no bound applies, as for PD, it is neither true nor false: `checked` is False, and a condition raises.

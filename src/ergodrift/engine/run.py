@@ -24,7 +24,7 @@ from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
-from ergodrift.types import Array, PyTree
+from ergodrift.types import Array, Device, PyTree
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
 
@@ -124,15 +124,15 @@ def run(
     records = _drive(algorithm.name, spec, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
-    setting = (
-        None if tree.is_traced(records) else Setting(algorithm, problem, source, x0, levels, weighing, num_samples)
-    )
+    setting = None
+    if not tree.is_traced(records):
+        setting = Setting(algorithm, problem, source, x0, numbers, levels, weighing, num_samples)
     return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths, setting=setting)
 
 
-def _devices(num_seeds: int) -> tuple[jax.Device, ...]:
+def _devices(num_seeds: int) -> tuple[Device, ...]:
     """As many devices as divide the number of seeds, or the one that the caller has chosen as default."""
-    chosen: jax.Device | str | None = jax.config.values["jax_default_device"]
+    chosen: Device | str | None = jax.config.values["jax_default_device"]
     devices = jax.devices(chosen) if chosen is None or isinstance(chosen, str) else [chosen]
     return tuple(devices[: max(number for number in range(1, len(devices) + 1) if num_seeds % number == 0)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import bisect
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 from ergodrift._core import check, tree
 from ergodrift.data.sampler import all_bits
 from ergodrift.problem import CompactForm, Problem
-from ergodrift.types import Array, Feedback, Key, PyTree, Scalar
+from ergodrift.types import Array, Feedback, Key, PyTree
 
 E = TypeVar("E", bound="Estimator")
 NEVER = np.int32(2**31 - 1)  # a window longer than any run
@@ -32,7 +32,7 @@ class Estimator(tree.Module, abc.ABC):
     needs_state = False
 
     @property
-    def compact(self) -> CompactForm | None:
+    def compact(self) -> CompactForm | None:  # a property: as a variable it would come first among a subclass's fields
         """The form in which it must be told the tangent planes, in `Feedback.compact`, if any."""
         return None
 
@@ -121,7 +121,7 @@ class MultiLevel(Estimator):
         max_level: the largest J with 2^J <= cap. None stands for cap = T^2 with T the number of rounds.
     """
 
-    max_level: Scalar | None
+    max_level: Any  # an integer, or None
 
     @staticmethod
     def with_cap(cap: int | None) -> MultiLevel:

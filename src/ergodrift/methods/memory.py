@@ -33,7 +33,14 @@ class Entry(NamedTuple):
     """
 
     numbers: jax.Array
-    seen: jax.Array | None
+    seen: jax.Array
+    visits: jax.Array | None
+
+
+class Latest(NamedTuple):
+    """What the latest sample has left to put into the entry of its state."""
+
+    numbers: jax.Array
     visits: jax.Array | None
 
 
@@ -54,7 +61,7 @@ class MemoryState(NamedTuple):
 
     entries: Entry
     state: jax.Array
-    latest: Entry
+    latest: Latest
     average: tuple[jax.Array, jax.Array]
     mass: jax.Array
     left: jax.Array
@@ -79,7 +86,7 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
     law: Array | None = None
     num_states: int | None = None
     by_visits: bool = False
-    compact: CompactForm | None = None  # type: ignore[reportIncompatibleMethodOverride]
+    compact: CompactForm | None = None  # type: ignore[assignment]  # a field in the place of a property
 
     needs_state = True
 
@@ -112,7 +119,7 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
         return MemoryState(
             entries=jax.tree.map(lambda leaf: jnp.zeros((self.num_states, *leaf.shape), leaf.dtype), entry),
             state=never,
-            latest=entry._replace(seen=None),
+            latest=Latest(numbers, entry.visits),
             average=tree.compensated(planes),
             mass=none,
             left=jnp.asarray(weighty, jnp.int32),
@@ -127,7 +134,7 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
                 "feedback.state is missing: this method remembers states; use feedback._replace(state=...)"
             )
         state, kind = jnp.asarray(feedback.state, jnp.int32), feedback.loss.dtype
-        latest = window.latest._replace(seen=t)
+        latest = Entry(window.latest.numbers, t, window.latest.visits)
         entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, latest)
         entry = jax.tree.map(lambda table: _at(table, state), entries)
         after, fresh, stale = self._weighed(window, entry, state, t)
@@ -144,7 +151,7 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
         if stale is not None:
             term -= stale * window.average[0]
         average = tree.running_add(window.average, term)
-        latest = Entry(new, None, None if entry.visits is None else entry.visits + 1)
+        latest = Latest(new, None if entry.visits is None else entry.visits + 1)
         after = after._replace(entries=entries, state=state, latest=latest, average=average)
 
         # Shares of visits sum to one as they are; a law's weights do once all states are seen.
@@ -165,8 +172,8 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
         waited, first = (t + 1 - entry.seen).astype(kind), entry.seen == 0
         # A state that does not exist would be taken for another: a NaN shows, and run says where.
         known = (state >= 0) & (state < states)
-        if not self.by_visits:
-            weight = jnp.where(known, _at(self.law, state), jnp.nan)
+        if entry.visits is None:
+            weight = jnp.where(known, _at(jnp.asarray(self.law), state), jnp.nan)
             # All ages grow by one, and the visited state's goes back to 0.
             age = before.age + before.mass - jnp.where(first, 0, weight * waited)
             return _met(before, age, first, weight), weight, None

@@ -1,9 +1,8 @@
 """Problems: a loss, constraints and a domain; linear models that know their own structure."""
 
-from ergodrift.problem.compact import CompactForm
 from ergodrift.problem.linear import LinearModel, half_spaces
 from ergodrift.problem.links import LINKS, logistic_in_groups, total_and_slopes
-from ergodrift.problem.problem import Problem, value_and_jacobian
+from ergodrift.problem.problem import CompactForm, Problem, value_and_jacobian
 from ergodrift.problem.rows import Dense, Rows
 
 __all__ = [

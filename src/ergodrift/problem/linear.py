@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift.geometry import Geometry
-from ergodrift.problem.compact import CompactForm
 from ergodrift.problem.links import (
     LINKS,
     ROWS_PER_LOG,
@@ -27,13 +26,12 @@ from ergodrift.problem.links import (
     surplus,
     total_loss,
 )
-from ergodrift.problem.problem import Problem
+from ergodrift.problem.problem import CompactForm, Problem
 from ergodrift.problem.rows import Rows, dense, sparse
 from ergodrift.types import Compact, Feedback, PyTree
 
 
-@tree.module("loss", "constraints", "link", "fast_logarithms")
-class LinearModel(Problem):
+class LinearModel(Problem, static=("link",)):
     """Minimise E[mean_i link(a_i . x + b_i)] subject to E[c_k . x] <= l_k, x a vector of X.
 
     Loss and gradient come from one pass over a state's rows, written for the two links that matter and derived for
@@ -98,7 +96,7 @@ class LinearModel(Problem):
         """
         states = len(features)
         is_sparse = any(scipy.sparse.issparse(part) for part in features)
-        parts: list[np.ndarray | scipy.sparse.csr_array] = [
+        parts: list[PyTree] = [
             scipy.sparse.csr_array(part) if is_sparse else np.asarray(part, dtype=float) for part in features
         ]
         if not states or any(part.ndim != 2 or 0 in part.shape for part in parts):
@@ -112,7 +110,7 @@ class LinearModel(Problem):
         def padded(name: str, columns: Sequence[ArrayLike]) -> np.ndarray:
             if len(columns) != states or any(np.shape(c) != (n,) for c, n in zip(columns, counts, strict=True)):
                 raise ValueError(f"{name} must hold one number for each row of each state, {counts} of them")
-            return np.stack([np.pad(np.asarray(c, dtype=float), (0, most - len(c))) for c in columns])
+            return np.stack([np.pad(np.asarray(c, dtype=float), (0, most - np.size(c))) for c in columns])
 
         signs = np.ones((states, most)) if labels is None else padded("labels", labels)
         if labels is not None and not all(np.isin(part, (-1, 1)).all() for part in labels):
@@ -140,7 +138,7 @@ class LinearModel(Problem):
         xi = tree.cast(xi, tree.dtype(x))
 
         def in_lanes(x: jax.Array, xi: Rows) -> Feedback:
-            return self._compact_feedback(x, xi)._replace(compact=None)
+            return self.compact_feedback(x, xi)._replace(compact=None)
 
         def in_groups(x: jax.Array, xi: Rows) -> Feedback:
             total, gathered = logistic_in_groups(x, xi)
@@ -151,7 +149,7 @@ class LinearModel(Problem):
         return jax.lax.platform_dependent(x, xi, cpu=in_lanes, default=in_groups)
 
     @compiled()
-    def _compact_feedback(self, x: jax.Array, xi: Rows) -> Feedback:
+    def compact_feedback(self, x: jax.Array, xi: Rows) -> Feedback:
         """The feedback, with what changes in it from visit to visit of a state where constraints are linear."""
         xi = tree.cast(xi, tree.dtype(x))
         total, slopes = over_rows(self.link, xi, xi.margins(x), self.fast_logarithms)
@@ -185,7 +183,7 @@ class BySlopes(CompactForm):
     size: int
 
     def feedback(self, problem: Problem, x: PyTree, xi: PyTree) -> Feedback:
-        return cast("LinearModel", problem)._compact_feedback(x, xi)
+        return cast("LinearModel", problem).compact_feedback(x, xi)
 
     def planes(self, basis: Rows, numbers: jax.Array, share: jax.Array) -> Feedback:
         grad = basis.features.gather(numbers[:-1], basis.normals[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,7 @@ def _is_ours(link: Link) -> bool:
 
 def surplus(link: Link, xi: Rows, kind: np.dtype) -> jax.Array:
     """What the rows of zeros have added to the sum over all rows, of a link that is finite there."""
-    return xi.padding * link(jnp.zeros((), kind))
+    return link(jnp.zeros((), kind)) * xi.padding
 
 
 def _of_real_rows(link: Link, xi: Rows) -> Link:
@@ -93,8 +93,9 @@ def total_and_slopes(link: Link, margins: jax.Array, log: Link = log) -> tuple[j
 
 def groupable(x: jax.Array, xi: Rows) -> bool:
     """Whether `logistic_in_groups` can go over these rows."""
-    dense = isinstance(xi.features, Dense) and xi.offsets is None and x.dtype in DEEPEST
-    return dense and len(x) <= FEW and xi.features.columns.shape[1] % GROUP == 0
+    features = xi.features
+    plain = isinstance(features, Dense) and features.num_rows % GROUP == 0 and xi.offsets is None
+    return plain and x.dtype in DEEPEST and len(x) <= FEW
 
 
 def logistic_in_groups(x: jax.Array, xi: Rows) -> tuple[jax.Array, jax.Array]:
@@ -104,7 +105,7 @@ def logistic_in_groups(x: jax.Array, xi: Rows) -> tuple[jax.Array, jax.Array]:
     where they are, in place of copying those of every seed. Below the deepest margin the loss is linear to the last
     digit; above it, products of four factors stay finite.
     """
-    groups = xi.features.columns.reshape(len(x), GROUP, -1)
+    groups = cast("Dense", xi.features).columns.reshape(len(x), GROUP, -1)
     margins = sum(x[k] * groups[k] for k in range(len(x)))
     kept = jnp.maximum(margins, DEEPEST[x.dtype])
     decay = jnp.exp(-kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable
 from typing import TypeAlias
@@ -13,14 +14,39 @@ from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.logarithm import rewritten
 from ergodrift.geometry import Geometry, check_shape
-from ergodrift.problem.compact import CompactForm
 from ergodrift.types import Feedback, PyTree
 
 Function: TypeAlias = Callable[[PyTree, PyTree], jax.Array]  # of a point and a sample
 
 
-@tree.module("loss", "constraints", "fast_logarithms")
-class Problem:
+class CompactForm(abc.ABC):
+    """How the feedback of a problem is remembered in few numbers, in the place of whole tangent planes.
+
+    As functions of x, the tangent planes of a state's loss and constraints must be linear in its numbers and in the
+    `share` of a part that never changes. A method with a memory keeps the numbers alone: the basis, which makes planes
+    of them, comes back with the state. See `Problem.compact`, which offers one.
+
+    A form is part of what is compiled, so it is compared by value and holds no arrays: write a frozen dataclass.
+
+    Attributes:
+        size: how many numbers are kept per state.
+    """
+
+    size: int
+
+    @abc.abstractmethod
+    def feedback(self, problem: Problem, x: PyTree, xi: PyTree) -> Feedback:
+        """`problem.feedback(x, xi)` with its `Compact`."""
+
+    @abc.abstractmethod
+    def planes(self, basis: PyTree, numbers: jax.Array, share: jax.Array) -> Feedback:
+        """The planes that these numbers stand for, as the feedback at x = 0: values there, and slopes.
+
+        Linear in (numbers, share); a state's own planes have its numbers and share 1.
+        """
+
+
+class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms")):
     """Minimise E[loss(x, xi)] over x in X subject to E[constraints(x, xi)] <= 0 (Kim and Lee, section 2.3).
 
     Args:
@@ -29,6 +55,8 @@ class Problem:
         geometry: the domain X with its mirror map.
         fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
             equal to rounding (`logarithm.rewritten`); False leaves the functions as they are.
+
+    A subclass is a frozen dataclass and a pytree too; it may offer compact feedback, see `compact`.
 
     >>> import jax.numpy as jnp
     >>> from ergodrift import Ball

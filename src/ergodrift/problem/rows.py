@@ -61,7 +61,7 @@ class Rows(NamedTuple):
 
     features: Dense | Sparse
     offsets: Array | None
-    count: Array
+    count: Array  # type: ignore[assignment]  # of rows, not the method of a tuple
     padding: Array
     normals: Array
     limits: Array
@@ -90,7 +90,7 @@ def sparse(parts: Sequence[scipy.sparse.csr_array], signs: np.ndarray, most: int
     indices = np.zeros((len(parts), most, width), dtype=np.int32)
     values = np.zeros((len(parts), most, width))
     for state, part in enumerate(parts):
-        row = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
+        row = np.repeat(np.arange(len(part.indptr) - 1), np.diff(part.indptr))
         place = np.arange(part.nnz) - part.indptr[row]
         indices[state, row, place] = part.indices
         values[state, row, place] = part.data * signs[state, row]
