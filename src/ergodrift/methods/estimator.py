@@ -177,7 +177,7 @@ class MultiLevel(Estimator):
         return MultiLevel.with_cap(max(num_rounds, 1) ** 2)
 
     def samples_for(self, levels: Array) -> int:
-        return int(np.asarray(self._length(jnp.asarray(levels)), np.int64).sum(axis=1).max())
+        return int(np.asarray(self._length(jnp.asarray(levels, jnp.int32)), np.int64).sum(axis=1).max())
 
     def length(self, levels: jax.Array | Prefetched, t: jax.Array) -> jax.Array:
         """N of round t (from 0), by the level drawn for it or given; past the given levels, one that never ends."""
