@@ -15,7 +15,7 @@ from ergodrift import distributed as dd
 from ergodrift.distributed import wire
 from ergodrift.distributed.actor import AgentActor, PreparedWalk, _lowered
 from ergodrift.distributed.wire import WalkSpec
-from ergodrift.engine.loop import RunSpec
+from ergodrift.engine.carry import RunSpec
 from ergodrift.methods.average import Average
 from walks import PROBLEM, ZERO
 

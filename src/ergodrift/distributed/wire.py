@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from ergodrift._core import tree
 from ergodrift._core.compiled import Table
-from ergodrift.engine.loop import RunSpec, Sums
+from ergodrift.engine.carry import RunSpec, Sums
 from ergodrift.methods.estimator import Prefetched
 from ergodrift.methods.method import zero_feedback
 from ergodrift.types import PyTree, State

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.logarithm import rewritten
-from ergodrift.geometry import Geometry
+from ergodrift.geometry import Geometry, check_shape
 from ergodrift.types import Feedback, PyTree
 
 Function: TypeAlias = Callable[[PyTree, PyTree], jax.Array]  # of a point and a sample
@@ -98,7 +98,7 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms")):
 
     def check(self, x: PyTree, xi: PyTree) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""
-        self.geometry.check(x)
+        check_shape(self.geometry, x)
         xi = tree.cast(xi, tree.dtype(x))
         loss = _shape("loss", self.loss, x, xi)
         if loss.shape != ():
