@@ -15,7 +15,7 @@ import numpy as np
 
 from ergodrift import metrics
 from ergodrift.data.chain import MarkovChain
-from ergodrift.data.source import IIDSource, MarkovSource
+from ergodrift.data.tables import IIDSource, MarkovSource
 from ergodrift.engine.run import run
 from ergodrift.experiments.config import configure
 from ergodrift.experiments.reproduce import Experiment, versions

@@ -409,16 +409,16 @@ def test_replayed_paths_are_followed():
 
 
 def test_sources_without_a_mixing_time():
-    assert theory.lag(ed.IIDSource(np.ones(3)), 100) == (1, 0.0)
-    tau, distance = theory.lag(SOURCE, 1000)
+    assert theory.mixing_lag(ed.IIDSource(np.ones(3)), 100) == (1, 0.0)
+    tau, distance = theory.mixing_lag(SOURCE, 1000)
     assert tau == CHAIN.mixing_time(1e-3)
     assert distance <= 1e-3
     with pytest.raises(ValueError, match="stationary law"):
-        theory.lag(ed.MarkovSource(CHAIN, SOURCE.data, start=1), 100)
+        theory.mixing_lag(ed.MarkovSource(CHAIN, SOURCE.data, start=1), 100)
     with pytest.raises(ValueError, match="no known mixing time"):
-        theory.lag(ed.SeriesSource(np.ones(3)), 3)
+        theory.mixing_lag(ed.SeriesSource(np.ones(3)), 3)
     pair = ed.Zip(ed.IIDSource(np.ones(3)), SOURCE)
-    assert theory.lag(pair, 1000) == (tau, distance)
+    assert theory.mixing_lag(pair, 1000) == (tau, distance)
 
 
 # ---- the studies, small ----

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from ergodrift._core import tree
-from ergodrift.data.source import Turned
+from ergodrift.data.stream import Transposed
 from ergodrift.geometry import Ball
 from ergodrift.methods.estimator import MultiLevel, SingleSample
 from ergodrift.methods.schedule import Listener
@@ -31,12 +31,12 @@ INTERPRET = False  # for tests on a CPU
 
 def suits(setup: Any, x: Any) -> bool:
     """Whether the kernel knows this problem: a dense logistic model with few features, on a ball."""
-    problem, method, data = setup.problem, setup.method, setup.stream.data
+    problem, method, data = setup.problem, setup.method, getattr(setup.stream, "data", None)
     return (
         isinstance(problem, LinearModel)
         and isinstance(data, Rows)
         and isinstance(data.features, Dense)
-        and not isinstance(data.normals, Turned)
+        and not isinstance(data.normals, Transposed)
         and problem.constraints is half_spaces
         and problem.link is LINKS["logistic"]
         and data.offsets is None
@@ -151,11 +151,12 @@ class _Row:
         return self.table[self.seed, at]
 
 
+class _Indices(_Row):
+    """The same as a leaf of a pytree, which the loop looks indices up in."""
+
+
 class _Numbers(NamedTuple):
     """The stream inside the kernel: a sample is the number of its state."""
-
-    def at(self, indices: _Row, at: Any) -> Any:
-        return indices[at]
 
     def xi(self, index: Any) -> Any:
         return index
@@ -207,7 +208,7 @@ def take_block(take_sample: Callable[..., Any], setup: Any, carry: Any, position
         def one(at: Any, bare: Any) -> Any:
             def seed(number: Any, bare: Any, first: Any) -> Any:
                 drawn = None if stock is None else stock._replace(first=first, drawn=_Row(stock.drawn, number))
-                carry = _with_levels(bare, drawn)._replace(indices=_Row(indices, number))
+                carry = _with_levels(bare, drawn)._replace(indices=_Indices(indices, number))
                 return _bare(take_sample(inside, carry, at))
 
             return jax.vmap(seed)(jnp.arange(layout.share, dtype=jnp.int32), bare, first)

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ergodrift._core import tree, xla
 from ergodrift._core.compiled import compiled
 from ergodrift.data.sampler import BLOCK
-from ergodrift.data.source import Stream
+from ergodrift.data.stream import Stream
 from ergodrift.methods.average import Average
 from ergodrift.methods.method import Method, zero_feedback
 from ergodrift.problem import LinearModel, Problem
@@ -77,8 +77,8 @@ def start(setup: Setup, x0: Any, num_constraints: int, seeds: Any, levels: Any) 
 
     def one(seed: Any, levels: Any) -> Carry:
         state = setup.method.init(x0, num_constraints, levels)
-        sampler = setup.stream.sampler.start(seed)
-        indices = _blank(jax.eval_shape(setup.stream.sampler.block, sampler, jnp.int32(0))[1])
+        sampler = setup.stream.start(seed)
+        indices = _blank(jax.eval_shape(setup.stream.block, sampler, jnp.int32(0))[1])
         zero, method = zero_feedback(x0, num_constraints), tree.cast(setup.method, tree.dtype(x0))
         sizes = method.sizes(zero._replace(age=zero.loss))
         weights = _blank(jax.eval_shape(method.schedule.weights, state.schedule, state.t, sizes)[1])
@@ -96,7 +96,8 @@ def _blank(shapes: Any) -> Any:
 
 def feedback_at(setup: Setup, x: Any, indices: Any, at: Any) -> Feedback:
     """What the sample at place `at` of the indices says at x; to an estimator that needs it, also which one it is."""
-    index, estimator, problem = setup.stream.at(indices, at), setup.method.estimator, setup.problem
+    index = jax.tree.map(lambda leaf: leaf[at], indices)
+    estimator, problem = setup.method.estimator, setup.problem
     xi = setup.stream.xi(index)
     if estimator.needs_factors and isinstance(problem, LinearModel):
         feedback = problem.factored(x, xi)
@@ -131,7 +132,7 @@ def take_in(setup: Setup, carry: T, feedback: Feedback) -> T:
 
 def next_block(setup: Setup, carry: Carry, position: Any) -> Carry:
     """Settle the sums of the block behind and draw the block that starts at `position`."""
-    sampler, indices = setup.stream.sampler.block(carry.sampler, position // BLOCK)
+    sampler, indices = setup.stream.block(carry.sampler, position // BLOCK)
     state, settled = carry.state, tree.compensated_add(carry.settled, carry.recent)
     return carry._replace(
         state=state._replace(window=setup.method.estimator.stock(state.window, state.t, BLOCK)),

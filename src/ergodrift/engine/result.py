@@ -127,13 +127,13 @@ class Result:
 
     def _replayed(self, source: Source, seed: int) -> bool:
         """Whether the path of this seed is among those that were passed in."""
-        given = [np.atleast_2d(np.asarray(leaf)) for leaf in jax.tree.leaves(self.paths)]
         count = min(int(np.asarray(self.samples)[-1]), source.length or 2**31)
-        fresh = [np.asarray(leaf) for leaf in jax.tree.leaves(source.paths([seed], count))]
-        if len(given) != len(fresh):
+        fresh = source.path_of(source.paths([seed], count), 0)
+        try:
+            given = [source.path_of(self.paths, row) for row in range(len(np.asarray(self.seeds)))]
+        except TypeError:  # of a source of another kind
             return False
-        same = [(old[:, : new.shape[1]] == new).all(axis=1) for old, new in zip(given, fresh, strict=True)]
-        return bool(np.all(same, axis=0).any())
+        return any(all(map(_begins, jax.tree.leaves(path), jax.tree.leaves(fresh))) for path in given)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to a file that `load_result` reads: records, solution, seeds, names; no data, no pickles.
@@ -239,3 +239,8 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     if set(found) != set(_fields()):
         raise ValueError(f"{os.fspath(path)} is not a saved result: it holds {', '.join(sorted(found))}")
     return Result(**found)
+
+
+def _begins(long: Any, short: Any) -> bool:
+    """Whether one array is the beginning of another."""
+    return np.array_equal(np.asarray(long)[: len(short)], np.asarray(short))

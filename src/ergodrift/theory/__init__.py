@@ -14,7 +14,7 @@ from ergodrift.theory.bounds import (
     theorem1_bounds,
 )
 from ergodrift.theory.rates import Rate, appendix_c, theorem1, theorem2, theorem3, theorem5
-from ergodrift.theory.within import Entry, TheoryCheck, lag, within_theory
+from ergodrift.theory.within import Entry, TheoryCheck, mixing_lag, within_theory
 
 __all__ = [
     "Adversarial",
@@ -32,7 +32,7 @@ __all__ = [
     "constants",
     "ergodic",
     "expected",
-    "lag",
+    "mixing_lag",
     "slater_queue",
     "theorem1",
     "theorem1_bounds",

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core import check
-from ergodrift.data.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
+from ergodrift.data.source import Source
 from ergodrift.problem import Problem
-from ergodrift.trust.along import path_values
-from ergodrift.trust.certificate import PLANNED, Certificate, choose, judge
+from ergodrift.trust.certificate import FINITE, PLANNED, Certificate, choose, judge
 from ergodrift.trust.guards import unsteady
 from ergodrift.trust.ranges import checked_bounds, fitting
+from ergodrift.trust.values import path_values, possible_values
 from ergodrift.trust.watch import Watch
+from ergodrift.types import PyTree
 
 METHODS = ("batch", "overlapping", "bootstrap", "hoeffding", "bernstein", "anytime", "auto")
 LARGE = 2000  # states of a chain whose mixing time is not worked out unasked
@@ -25,7 +25,7 @@ FRESH = 2**32 - 1  # the seed of a held-out path unless another is given: far fr
 
 def certify(
     problem: Problem,
-    x: Any,
+    x: PyTree,
     source: Source,
     confidence: float = 0.95,
     method: str | None = None,
@@ -33,7 +33,7 @@ def certify(
     num_samples: int | None = None,
     seed: int = FRESH,
     tau_mix: float | None = None,
-    bounds: Any = None,
+    bounds: object = None,
     planned: int = PLANNED,
 ) -> Certificate:
     """Whether E[g_i(x, xi)] <= 0 under the stationary law, from one held-out dependent path.
@@ -51,8 +51,8 @@ def certify(
             mixing time and bounds are known, else as n grows.
         num_samples: length of the path; all of a series unless given.
         seed: of the path.
-        tau_mix: the mixing time; that of the chain of a `MarkovSource` unless given, 1 for independent samples.
-        bounds: (low, high) between which constraints lie, numbers or one entry a constraint. Known from the data of a
+        tau_mix: the mixing time; what the source says unless given: that of a chain, 1 for independent samples.
+        bounds: (low, high) between which constraints lie, numbers or one entry per constraint. Known from the data of a
             chain or of independent samples; must be given for a recorded series.
         planned: of "anytime": the number of samples at which it should be tightest. To be fixed beforehand, and the
             same each time where the certificate is asked for again as samples arrive.
@@ -67,16 +67,18 @@ def certify(
     method = "auto" if method is None else method
     confidence, tau_mix = _checked(confidence, method, tau_mix)
     planned = check.integer("planned", planned, at_least=1)
-    started = _started(source)
-    if started and method == "bernstein":
+    if not isinstance(source, Source):
+        raise TypeError(f"source must be a Source such as SeriesSource(data), got {type(source).__name__}")
+    fixed_start = not source.parts[1].starts_stationary
+    if fixed_start and method == "bernstein":
         raise ValueError(
-            "method='bernstein' needs a path that starts in the stationary law, this source has start="
-            f"{started.first}: use method='anytime', which holds from any start, or leave start out"
+            "method='bernstein' needs a path that starts in the stationary law, and this source starts elsewhere: use "
+            "method='anytime', which holds from any start, or leave start out"
         )
     given = None if bounds is None else checked_bounds(bounds)
     losses, constraints, reach, still = held_out(problem, x, source, num_samples, seed)
     ranges = reach if given is None else fitting(given, constraints.shape[1])
-    known, fixed = _known_tau(source, tau_mix, method), started is not None
+    known = _known_tau(source.parts[1], method) if tau_mix is None else tau_mix
     warnings = unsteady(source, losses, constraints)
     if method == "anytime":
         watch = Watch(constraints.shape[1], confidence, known, ranges, planned, still=still)
@@ -84,21 +86,21 @@ def certify(
         return dataclasses.replace(watch.certificate(), warnings=warnings)
     why = ""
     if method == "auto":
-        method, why = choose(constraints, confidence, known, ranges, fixed)
+        method, why = choose(constraints, confidence, known, ranges, fixed_start)
     try:
-        found = judge(losses, constraints, confidence, method, known, ranges, still=still, fixed_start=fixed, why=why)
+        found = judge(
+            losses, constraints, confidence, method, known, ranges, still=still, fixed_start=fixed_start, why=why
+        )
     except ValueError as error:
         raise ValueError("; ".join([str(error), *warnings])) from error
     return dataclasses.replace(found, warnings=warnings)
 
 
 def held_out(
-    problem: Problem, x: Any, source: Source, num_samples: int | None, seed: int
+    problem: Problem, x: PyTree, source: Source, num_samples: int | None, seed: int
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None, bool]:
     """Losses (n,) and constraints (n, m) along a path, the range that constraints can have, where it is known, and
     whether the loss is known to be the same for every sample there can be."""
-    if not isinstance(source, Source):
-        raise TypeError(f"source must be a Source such as SeriesSource(data), got {type(source).__name__}")
     problem.check(jax.tree.map(jnp.asarray, x), source.example)
     count = source.length if num_samples is None else num_samples
     if count is None:
@@ -107,11 +109,9 @@ def held_out(
     losses, constraints = path_values(problem, source, x, path)
     check.finite("loss along the path", losses)
     check.finite("constraints along the path", constraints)
-    if isinstance(source, SeriesSource) or source.length is not None:
-        return losses, constraints, None, False
-    every = tuple(np.arange(len(law.weights)) for law in (source.loss_law, source.constraint_law))
-    each, possible = path_values(problem, source, x, every if isinstance(path, tuple) else every[1])
-    return losses, constraints, (possible.min(axis=0), possible.max(axis=0)), bool(np.ptp(each) == 0)
+    every_loss, every = possible_values(problem, source, x)
+    ranges = None if every is None else (every.min(axis=0), every.max(axis=0))
+    return losses, constraints, ranges, every_loss is not None and bool(np.ptp(every_loss) == 0)
 
 
 def _checked(confidence: float, method: str, tau_mix: float | None) -> tuple[float, float | None]:
@@ -121,25 +121,11 @@ def _checked(confidence: float, method: str, tau_mix: float | None) -> tuple[flo
     return check.number("confidence", confidence, above=0.5, below=1), tau_mix
 
 
-def _behind(source: Source) -> Source:
-    """Where the constraints come from."""
-    return source.constraints if isinstance(source, Zip) else source
-
-
-def _known_tau(source: Source, tau_mix: float | None, method: str) -> float | None:
+def _known_tau(source: Source, method: str) -> float | None:
     """The mixing time, where it is known. That of a large chain takes long, or is refused: it is only worked out for
     those methods that cannot do without it."""
-    part = _behind(source)
-    if tau_mix is None and isinstance(part, MarkovSource):
-        if method not in ("hoeffding", "bernstein") and part.chain.num_states > LARGE:
-            return None
-        return float(part.chain.mixing_time())
-    if tau_mix is None and isinstance(part, IIDSource):
-        return 1.0
-    return tau_mix
-
-
-def _started(source: Source) -> MarkovSource | None:
-    """The chain behind the constraints, where it starts from a given state."""
-    part = _behind(source)
-    return part if isinstance(part, MarkovSource) and part.first is not None else None
+    law = source.stationary
+    if law is not None and len(law) > LARGE and not source.independent and method not in FINITE:
+        return None
+    tau = source.mixing_time()
+    return None if tau is None else float(tau)

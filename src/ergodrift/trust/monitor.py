@@ -13,11 +13,11 @@ from ergodrift._core import check, saved
 from ergodrift._core.precision import double
 from ergodrift._core.signature import computation
 from ergodrift.data.expectation import wide
-from ergodrift.data.source import SeriesSource
+from ergodrift.data.tables import SeriesSource
 from ergodrift.problem import Problem
-from ergodrift.trust.along import path_values
 from ergodrift.trust.certificate import PLANNED, Certificate
 from ergodrift.trust.ranges import checked_bounds, fitting
+from ergodrift.trust.values import path_values
 from ergodrift.trust.watch import Watch
 
 FORMAT = "ergodrift monitor v1"
