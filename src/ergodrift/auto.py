@@ -97,9 +97,9 @@ def _for_stream(problem: Problem, source: Source, num_samples: int | None, x0: P
         return _because(wdpp(), f"{count} samples of a series are too few to tell how they depend on each other")
     path = source.path_of(source.paths([ASKED], count), 0)
     if x0 is None:
-        points, index = source.visits(path)[0]
+        points, rows = source.visits(path)[0]
         columns = np.concatenate(
-            [np.asarray(leaf)[index].reshape(count, -1) for leaf in jax.tree.leaves(points)], axis=1
+            [np.asarray(leaf)[rows].reshape(count, -1) for leaf in jax.tree.leaves(points)], axis=1
         )
         columns = columns[:, np.linspace(0, columns.shape[1] - 1, min(COLUMNS, columns.shape[1])).astype(int)]
     else:

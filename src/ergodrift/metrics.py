@@ -118,7 +118,7 @@ def benchmark_losses(
             each = _losses(problem, wide(source.loss_law.points), _stacked([c.x for c in comparators]))
         losses = [np.asarray(one) for one in each]
     samples = np.asarray(result.samples)
-    return np.stack([_sums(one[visits.index], samples) for one, visits in zip(losses, seen, strict=True)])
+    return np.stack([_sums(one[visits.rows], samples) for one, visits in zip(losses, seen, strict=True)])
 
 
 def regret(

@@ -214,8 +214,8 @@ def test_visits_are_the_samples_along_a_path(source):
     assert_same(path, row(paths, 1))
     xi = jax.tree.map(np.asarray, jax.vmap(source.stream().xi)(path))
     zipped = isinstance(source, Zip)
-    for part, (points, index) in enumerate(source.visits(path)):
-        seen = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], points)
+    for part, (points, rows) in enumerate(source.visits(path)):
+        seen = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], points)
         assert_same(seen[part] if zipped else seen, xi[part] if zipped else xi)
 
 

@@ -277,7 +277,7 @@ def test_a_given_start_widens_hoeffding_and_stops_bernstein():
     plain = ed.certify(ONE, x, SOURCE, method="hoeffding", num_samples=n)
     np.testing.assert_allclose(plain.upper - plain.estimate, reach - 4 * tau / n)
     assert "every n, if tau_mix is right" in str(plain)
-    with pytest.raises(ValueError, match="has start=0: use method='anytime'"):
+    with pytest.raises(ValueError, match="starts elsewhere: use method='anytime'"):
         ed.certify(ONE, x, started, method="bernstein", num_samples=n)
     assert ed.certify(ONE, x, started, method="anytime", num_samples=n).guarantee == "every n"
 

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ergodrift._core import check
 from ergodrift._core.precision import double
@@ -31,10 +31,10 @@ class Law(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """The samples along a path, points[index]: a path that comes back to few points is evaluated at those alone."""
+    """The samples along a path, points[rows]: a path that comes back to few points is evaluated at those alone."""
 
     points: PyTree
-    index: np.ndarray
+    rows: np.ndarray
 
 
 class Source:
@@ -89,7 +89,7 @@ class Source:
         """How many samples there are; None where they never end."""
         return None
 
-    def mixing_time(self, eps: float = 0.25) -> float | None:
+    def mixing_time(self, eps: float = 0.25) -> int | None:
         """tau_mix(eps), the first t after which the law is within eps of the stationary one; None where not known."""
         return None
 
@@ -156,7 +156,7 @@ class Source:
 
     # Paths
 
-    def paths(self, seeds: ArrayLike, num_samples: int) -> PyTree:
+    def paths(self, seeds: int | Sequence[int] | Array, num_samples: int) -> PyTree:
         """The entries that `run` draws for these seeds, (seeds, num_samples, ...), for replay or for a look."""
         num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=self.length or 2**31 - 1)
         sampler, blocks = self.sampler(), -(-num_samples // BLOCK)
@@ -233,9 +233,9 @@ def by_seed(leaf: np.ndarray, entry: np.ndarray, num_seeds: int, num_samples: in
     return leaf
 
 
-def seed_keys(seeds: ArrayLike, name: str = "seeds") -> jax.Array:
+def seed_keys(seeds: int | Sequence[int] | Array, name: str = "seeds") -> jax.Array:
     """One key for each seed: a count, or a list of integers."""
-    if np.ndim(seeds) == 0:
+    if isinstance(seeds, int) or np.ndim(seeds) == 0:
         numbers = list(range(check.integer(name, seeds, at_least=1)))
     else:
         numbers = [check.integer(name, seed, at_least=0, at_most=2**32 - 1) for seed in seeds]

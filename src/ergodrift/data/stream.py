@@ -90,7 +90,7 @@ class Simulated:
 class Paired(NamedTuple):
     """Samplers or streams side by side, each with a key of its own."""
 
-    parts: tuple[Stream, ...]
+    parts: tuple[PyTree, ...]
 
     def start(self, key: Key) -> tuple[PyTree, ...]:
         return tuple(part.start(own) for part, own in zip(self.parts, split(key, len(self.parts)), strict=True))

@@ -28,8 +28,8 @@ class Realised(Source):
 
     def __init__(self, source: Source, path: PyTree) -> None:
         self.source = source
-        self.points, index = source.visits(path)[0]
-        self.counts = np.bincount(index, minlength=len(jax.tree.leaves(self.points)[0]))
+        self.points, rows = source.visits(path)[0]
+        self.counts = np.bincount(rows, minlength=len(jax.tree.leaves(self.points)[0]))
 
     @property
     def loss_law(self) -> Law:

@@ -330,17 +330,17 @@ def _path(result: Any, source: Source, row: int, count: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[:count], source.path_of(result.paths, row))
 
 
-def mixing_lag(source: Source, T: int) -> tuple[float, float]:
+def mixing_lag(source: Source, T: int) -> tuple[int, float]:
     """tau_mix(1/T) of a source and d_mix there, or 1/T where that is not known; 1 and 0 for independent draws."""
     found = [_mixing_lag(part, T) for part in source.parts]
     return max(tau for tau, _ in found), max(distance for _, distance in found)
 
 
-def _mixing_lag(source: Source, T: int) -> tuple[float, float]:
+def _mixing_lag(source: Source, T: int) -> tuple[int, float]:
     if not source.starts_stationary:
         raise ValueError("the first sample does not follow the stationary law: the source starts elsewhere")
     tau = source.mixing_time(1 / T)
     if tau is None:
         raise ValueError(f"{type(source).__name__} has no known mixing time")
-    distance = source.distance(int(tau))
+    distance = source.distance(tau)
     return tau, 1 / T if distance is None else distance

@@ -172,16 +172,16 @@ def diagnose(
         check.integer("num_samples", num_samples, at_least=LEAST)
     known: int | None = None
     states: np.ndarray | None = None
-    if isinstance(source_or_series, Iterator):
-        source_or_series = _read(source_or_series, num_samples)
-    if not isinstance(source_or_series, Source):
-        source_or_series = _as_series(source_or_series)
-    if not isinstance(source_or_series, Source) and problem is not None:
-        source_or_series = SeriesSource(source_or_series)
+    read = source_or_series
+    if isinstance(read, Iterator):
+        read = stacked(read, num_samples or SAMPLES)
+    given = read if isinstance(read, Source) else _as_series(read)
+    if not isinstance(given, Source) and problem is not None:
+        given = SeriesSource(given)
     names: list[str] = []
     columns: list[np.ndarray] = []
-    if isinstance(source_or_series, Source):
-        source = source_or_series
+    if isinstance(given, Source):
+        source = given
         count = min(num_samples or source.length or SAMPLES, source.length or 2**31 - 1)
         path = source.path_of(source.paths([seed], count), 0)
         if source.stationary is not None and not source.independent:
@@ -193,7 +193,7 @@ def diagnose(
                 raise ValueError("a Zip is diagnosed through its functions: pass problem and x, or diagnose its parts")
             names, columns = _leaves(*source.visits(path)[0])
     else:
-        values = source_or_series[:num_samples]
+        values = given[:num_samples]
         if values.ndim == 1 and values.dtype.kind in "iub":
             states = values
         else:
@@ -317,12 +317,7 @@ def _leaves(data: PyTree, path: np.ndarray) -> tuple[list[str], list[np.ndarray]
     return names, columns
 
 
-def _read(stream: Iterator[PyTree], num_samples: int | None) -> Any:
-    read = stacked(stream, num_samples or SAMPLES)
-    return read if isinstance(read, np.ndarray) else SeriesSource(read)
-
-
-def _as_series(given: object) -> Any:
+def _as_series(given: object) -> Source | np.ndarray:
     """One array with time along its leading axis; samples of several parts as a source."""
     if isinstance(given, list) and all(isinstance(row, np.ndarray | jax.Array) for row in given):
         given = np.array(given)  # rows of one series

@@ -28,7 +28,7 @@ def path_values(problem: Problem, source: Source, x: PyTree, path: PyTree) -> tu
             np.asarray(_losses(problem, wide(losses.points), point), dtype=float),
             np.asarray(_constraints(problem, wide(constraints.points), point), dtype=float),
         )
-    return found[0][losses.index], found[1][constraints.index]
+    return found[0][losses.rows], found[1][constraints.rows]
 
 
 def path_gradients(problem: Problem, source: Source, x: PyTree, path: PyTree) -> np.ndarray:
@@ -43,7 +43,7 @@ def path_gradients(problem: Problem, source: Source, x: PyTree, path: PyTree) ->
         else:
             directions = np.eye(size)
         gradients = np.asarray(_gradients(problem, wide(losses.points), point, directions), dtype=float)
-    return gradients[losses.index]
+    return gradients[losses.rows]
 
 
 def possible_values(problem: Problem, source: Source, x: PyTree) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -53,7 +53,11 @@ def possible_values(problem: Problem, source: Source, x: PyTree) -> tuple[np.nda
         point = jax.tree.map(jnp.asarray, wide(x))
         losses = _losses(problem, wide(source.loss_law).points, point) if known[0] else None
         constraints = _constraints(problem, wide(source.constraint_law).points, point) if known[1] else None
-    return tuple(None if found is None else np.asarray(found, dtype=float) for found in (losses, constraints))
+    return _host(losses), _host(constraints)
+
+
+def _host(values: jax.Array | None) -> np.ndarray | None:
+    return None if values is None else np.asarray(values, dtype=float)
 
 
 def _over(function: Callable[[PyTree], jax.Array], points: PyTree) -> jax.Array:
