@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ergodrift._core import tree
-from ergodrift.methods.estimator import MultiLevel, Window
+from ergodrift.methods.estimator import Estimator, MultiLevel, Window
 from ergodrift.types import Feedback
 
 
@@ -47,7 +47,6 @@ class _Split(MultiLevel):
         raise NotImplementedError
 
 
-@tree.module()
 class Clipped(_Split):
     """f^1 + N (f^N - f^(N/2)) with the second term cut, part by part, to the length of f^N."""
 
@@ -70,7 +69,6 @@ class Clipped(_Split):
         return tree.add(parts.first, kept)
 
 
-@tree.module()
 class Antithetic(_Split):
     """The mean of MLMC on the window as it came and on the window turned around.
 
@@ -83,8 +81,7 @@ class Antithetic(_Split):
         return tree.scale(tree.add(parts.first, parts.latest), 0.5)
 
 
-@tree.module()
-class Balanced:
+class Balanced(Estimator):
     """Another estimator with constraint i divided by the root mean square of (R G_i, H_i) over the rounds so far.
 
     With `AdaGrad`, every constraint then has a scale of its own.
@@ -92,9 +89,6 @@ class Balanced:
 
     inner: Any
     diameter: Any
-
-    needs_state = False
-    needs_factors = False
 
     def init(self, zero: Feedback, levels: Any) -> Any:
         return self.inner.init(zero, levels), zero.constraints
@@ -114,8 +108,8 @@ class Balanced:
     def pending(self, window: Any) -> Any:
         return self.inner.pending(window[0])
 
-    def stock(self, window: Any, t: jax.Array, count: int) -> Any:
-        return self.inner.stock(window[0], t, count), window[1]
+    def prefetch(self, window: Any, t: jax.Array, count: int) -> Any:
+        return self.inner.prefetch(window[0], t, count), window[1]
 
-    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None, num_rows: int | None = None) -> Any:
-        return Balanced(self.inner.for_run(num_samples, num_rounds, law, num_rows), self.diameter)
+    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None, compact: Any = None) -> Any:
+        return Balanced(self.inner.for_run(num_samples, num_rounds, law, compact), self.diameter)

@@ -143,6 +143,6 @@ def test_expectations_at_one_point_and_over_a_law_longer_than_a_batch():
 
 
 def test_a_reference_for_every_sample_has_no_lagrangian_gap():
-    every = ed.solve_reference(PROBLEM, SOURCE, every=True)
-    with pytest.raises(ValueError, match="reference was solved with every=True"):
+    every = ed.solve_reference(PROBLEM, SOURCE, per_sample=True)
+    with pytest.raises(ValueError, match="reference was solved with per_sample=True"):
         metrics.evaluate(RESULT, PROBLEM, SOURCE, every)

@@ -13,8 +13,11 @@ from ergodrift.data.tables import IIDSource, MarkovSource, SeriesSource
 from ergodrift.data.zip import Zip
 from ergodrift.engine.result import Result, load_result
 from ergodrift.engine.run import NonFiniteError, run
-from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
+from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Region, Simplex
 from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
+from ergodrift.methods.estimator import Estimator, MultiLevel, SingleSample
+from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
+from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule, Schedule
 from ergodrift.problem import LinearModel, Problem
 from ergodrift.solve.feasibility import Feasibility, QueueEvidence, feasibility
 from ergodrift.solve.reference import Reference, solve_reference
@@ -22,7 +25,7 @@ from ergodrift.types import Feedback, Info, Sizes, State, StepSizes, Weights
 
 if TYPE_CHECKING:
     from ergodrift import theory
-    from ergodrift.trust import Certificate, Diagnosis, Monitor, certify, diagnose
+    from ergodrift.trust import Certificate, CertificateMethod, Diagnosis, Monitor, certify, diagnose
 
 xla.set_flags()  # no import above starts XLA
 precision.separate_constants()
@@ -34,10 +37,14 @@ __all__ = [
     "Ball",
     "Box",
     "Certificate",
+    "CertificateMethod",
     "Diagnosis",
+    "DriftPlusPenalty",
     "EntropySimplex",
+    "Estimator",
     "Feasibility",
     "Feedback",
+    "FeedbackSchedule",
     "Geometry",
     "IIDSource",
     "Info",
@@ -46,15 +53,22 @@ __all__ = [
     "LinearModel",
     "MarkovChain",
     "MarkovSource",
+    "Method",
     "Monitor",
+    "MultiLevel",
     "NonFiniteError",
+    "PresetSchedule",
+    "PrimalDual",
     "Problem",
     "Product",
     "QueueEvidence",
     "Reference",
+    "Region",
     "Result",
+    "Schedule",
     "SeriesSource",
     "Simplex",
+    "SingleSample",
     "Sizes",
     "Source",
     "State",
@@ -81,7 +95,7 @@ __all__ = [
     "wdpp",
 ]
 
-_LATER = ("Certificate", "Diagnosis", "Monitor", "certify", "diagnose")
+_LATER = ("Certificate", "CertificateMethod", "Diagnosis", "Monitor", "certify", "diagnose")
 
 
 def __getattr__(name: str) -> Any:

@@ -79,9 +79,9 @@ def _bytes(problem: Problem, source: Source, x0: PyTree, seeds: int) -> int | No
     """What the memory of all states takes for all seeds; None where the size of a point is not known."""
     if x0 is None or source.stationary is None:
         return None
-    leaves, rows = jax.tree.leaves(x0), problem.rows(source.example)
+    leaves, form = jax.tree.leaves(x0), problem.compact(source.example)
     planes = (1 + problem.check(x0, source.example)) * (1 + sum(leaf.size for leaf in leaves))
-    return seeds * len(source.stationary) * (planes if rows is None else rows + 1) * leaves[0].dtype.itemsize
+    return seeds * len(source.stationary) * (planes if form is None else form.size) * leaves[0].dtype.itemsize
 
 
 def _for_stream(problem: Problem, source: Source, num_samples: int | None, x0: PyTree) -> Algorithm:

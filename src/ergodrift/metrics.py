@@ -56,7 +56,7 @@ def evaluate(result: Result, problem: Problem, source: Source, reference: Refere
     losses, infeasibility = expectations(problem, source, getattr(result, point), axes=2)
     if reference.multipliers.shape != infeasibility.shape[2:]:
         raise ValueError(
-            "reference was solved with every=True; the Lagrangian gap needs one for the averaged constraints"
+            "reference was solved with per_sample=True; the Lagrangian gap needs one for the averaged constraints"
         )
     gap = losses - reference.value
     return Quality(gap, infeasibility, gap + infeasibility @ reference.multipliers)
@@ -87,14 +87,16 @@ def violation(result: Result) -> np.ndarray:
     return np.asarray(result.constraint_sum)
 
 
-def benchmarks(result: Result, problem: Problem, source: Source, every: bool = False) -> list[Reference]:
+def benchmarks(result: Result, problem: Problem, source: Source, per_sample: bool = False) -> list[Reference]:
     """For each seed the best fixed point in hindsight: x* minimises its realised sum of losses subject to ḡ(x) <= 0.
 
-    With `every`, x° of appendix C: subject to the constraints of every sample. x* is not x#, which minimises f̄.
+    With `per_sample`, x° of appendix C: subject to the constraints of every sample. x* is not x#, which minimises f̄.
     """
     # The same start for all: benchmarks depend on the paths, not on who walked them.
     x0 = problem.geometry.project(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:]), result.solution))
-    return best_on_paths(problem, source, [_path(result, source, row) for row in range(len(result.seeds))], x0, every)
+    return best_on_paths(
+        problem, source, [_path(result, source, row) for row in range(len(result.seeds))], x0, per_sample
+    )
 
 
 def benchmark_losses(

@@ -13,6 +13,18 @@ Scalar: TypeAlias = Array | float  # one number, possibly traced
 Key: TypeAlias = jax.Array  # of jax.random
 
 
+class Compact(NamedTuple):
+    """The tangent planes of a feedback in few numbers (`CompactForm`).
+
+    Attributes:
+        numbers: (size,) all that changes from one visit of a state to the next.
+        basis: what makes planes of them, and comes back with the state.
+    """
+
+    numbers: jax.Array
+    basis: PyTree
+
+
 class Feedback(NamedTuple):
     """What round t reveals at x_t; also the message an agent sends about its data.
 
@@ -23,7 +35,7 @@ class Feedback(NamedTuple):
         constraint_jac: the gradients of g_t at x_t, with the structure of x and a leading axis n.
         state: which state (agent, regime, row) the sample came from, for methods that remember; None where unknown.
         age: of a round's feedback, how many samples ago its parts were seen on average; None where all is fresh.
-        factors: what the gradient is made of (`linear.Factors`), for methods that remember that; None elsewhere.
+        compact: the same tangent planes in few numbers, for methods that remember those; None elsewhere.
     """
 
     loss: Any
@@ -32,7 +44,7 @@ class Feedback(NamedTuple):
     constraint_jac: Any
     state: Any = None
     age: Any = None
-    factors: Any = None
+    compact: Compact | None = None
 
 
 class Sizes(NamedTuple):

@@ -179,12 +179,12 @@ def test_a_stock_gives_the_levels_of_its_key(restock):
         def one(carry: Any, position: Any) -> Any:
             window, t = carry
             window = jax.lax.cond(
-                position % restock == 0, lambda w: estimator.stock(w, t, restock), lambda w: w, window
+                position % restock == 0, lambda w: estimator.prefetch(w, t, restock), lambda w: w, window
             )
             window, _, complete = estimator.observe(window, t, blank())
             return (window, t + jnp.asarray(complete, t.dtype)), (complete, estimator.pending(window))
 
-        window = estimator.stock(estimator.init(blank(), key), jnp.int32(0), restock)
+        window = estimator.prefetch(estimator.init(blank(), key), jnp.int32(0), restock)
         return jax.lax.scan(one, (window, jnp.int32(0)), count)[1]
 
     complete, pending = complete_at(jnp.arange(500))
@@ -198,7 +198,7 @@ def test_a_stock_gives_the_levels_of_its_key(restock):
 def test_given_levels_are_stocked_as_they_are_and_end():
     estimator = MultiLevel.with_cap(16)
     window = estimator.init(blank(), jnp.array([3, 1, 2]))
-    stocked = estimator.stock(window, jnp.int32(1), 4)
+    stocked = estimator.prefetch(window, jnp.int32(1), 4)
     np.testing.assert_array_equal(stocked.levels.drawn, [1, 2, 0, 0, 0])
     for t in (1, 2, 3):
         assert estimator.length(stocked.levels, jnp.int32(t)) == estimator.length(window.levels, jnp.int32(t))

@@ -65,7 +65,7 @@ def test_alternating_adversarial_constraints():
     naive = np.where(odd, 4.0, 1.0) * (last - np.where(odd, 0.1, 1.0))
     assert naive.sum() > 1.0 * total
 
-    benchmark = ed.solve_reference(problem, series, np.zeros(1), every=True)
+    benchmark = ed.solve_reference(problem, series, np.zeros(1), per_sample=True)
     np.testing.assert_allclose(benchmark.x, [0.1], atol=1e-7)
     result = ed.run(ed.adpp(), problem, series, x0=np.zeros(1), record=HORIZONS)
     regrets = metrics.regret(result, problem, series, [benchmark])[0]
@@ -80,7 +80,10 @@ def test_adpp_benchmark_of_a_run_is_feasible_for_every_sample():
     problem = ed.Problem(lambda x, xi: -x[0], lambda x, xi: xi["slope"] * (x - xi["limit"]), LINE)
     series = ed.SeriesSource(data)
     result = ed.run(ed.adpp(), problem, series, x0=np.zeros(1), seeds=2)
-    every, mean = metrics.benchmarks(result, problem, series, every=True), metrics.benchmarks(result, problem, series)
+    every, mean = (
+        metrics.benchmarks(result, problem, series, per_sample=True),
+        metrics.benchmarks(result, problem, series),
+    )
     for seed in range(2):
         np.testing.assert_allclose(every[seed].x, [0.1], atol=1e-7)
         np.testing.assert_allclose(mean[seed].x, [0.28], atol=1e-7)  # 4 (x - 0.1) + x - 1 <= 0

@@ -97,7 +97,7 @@ def test_realised_weights_change_the_loss_and_not_the_constraints():
 
 def test_every_sample_must_be_feasible_for_the_adversarial_benchmark():
     problem = ed.Problem(loss, constraints, ed.Ball(0.3))
-    reference = ed.solve_reference(problem, with_slack(0.2), every=True)
+    reference = ed.solve_reference(problem, with_slack(0.2), per_sample=True)
     x, value, duals = by_cvxpy(DOMAINS["ball"][1], every=True, slack=0.2)
     np.testing.assert_allclose(reference.x, x, atol=1e-6)
     np.testing.assert_allclose(reference.value, value, atol=1e-7)
@@ -110,7 +110,7 @@ def test_every_sample_of_a_long_series():
     """More samples than are put before the solver at once: x <= the smallest bound."""
     bounds = RNG.uniform(0.2, 1.0, size=5000)
     problem = ed.Problem(lambda x, xi: -x[0], lambda x, xi: x - xi, ed.Box(np.zeros(1), np.ones(1)))
-    reference = ed.solve_reference(problem, ed.SeriesSource(bounds), every=True)
+    reference = ed.solve_reference(problem, ed.SeriesSource(bounds), per_sample=True)
     np.testing.assert_allclose(reference.x[0], bounds.min(), atol=1e-7)
     assert np.argmax(reference.multipliers[:, 0]) == np.argmin(bounds)
 

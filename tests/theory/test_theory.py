@@ -17,7 +17,6 @@ import cases
 import ergodrift as ed
 from digits import WIDE, rounded
 from ergodrift import metrics, theory
-from ergodrift._core import tree
 from ergodrift.cli import main
 from ergodrift.experiments import theory as studies
 from ergodrift.experiments.theory import (
@@ -229,7 +228,7 @@ def ran(algorithm: Any, **options: Any) -> ed.Result:
 def test_along_a_run_is_the_run():
     """Queue and violation of the second pass are those of `run`."""
     result = ran(ed.edpp(3.0))
-    again = theory.along(
+    again = theory.pathwise(
         ed.edpp(3.0), CASE.problem, CASE.source, x0=CASE.x0, num_samples=300, seeds=4, record=result.samples
     )
     np.testing.assert_allclose(again.queue, np.linalg.norm(result.queue, axis=2), rtol=REPLAYED, atol=rounded(1e-14))
@@ -243,13 +242,12 @@ def test_along_a_run_is_the_run():
 def test_a_wrong_step_crosses_the_lemmas():
     """The check can fail: a step twice as long as it should be breaks the Bregman and step lemmas."""
 
-    @tree.module()
     class Overshooting(ed.Ball):
         def prox(self, x, direction, proximity):
             return super().prox(x, direction, proximity / 2)
 
     problem = ed.Problem(CASE.problem.loss, CASE.problem.constraints, Overshooting(1.5))
-    found = theory.along(ed.edpp(3.0), problem, CASE.source, x0=CASE.x0, num_samples=50)
+    found = theory.pathwise(ed.edpp(3.0), problem, CASE.source, x0=CASE.x0, num_samples=50)
     assert found.slack.step.min() < -0.1
     assert found.slack.bregman.min() < 0
 
@@ -257,7 +255,7 @@ def test_a_wrong_step_crosses_the_lemmas():
 @pytest.mark.parametrize("algorithm", [ed.rdpp(), ed.wdpp()], ids=["RDPP", "WDPP"])
 def test_algorithms_beyond_the_paper_have_the_lemmas_and_no_theorem(algorithm):
     result = ran(algorithm)
-    again = theory.along(
+    again = theory.pathwise(
         algorithm, CASE.problem, CASE.source, x0=CASE.x0, num_samples=300, seeds=4, record=result.samples
     )
     np.testing.assert_allclose(again.queue, np.linalg.norm(result.queue, axis=2), rtol=REPLAYED, atol=rounded(1e-14))
@@ -274,17 +272,13 @@ def test_the_queue_lemma_counts_every_climb_of_a_proximity_that_falls():
     The loss is 0, g(x) = x on [-1, 1], R = 2, and the comparator is -1: the terms of the sum are 9 - 2 Q_s.
     """
 
-    @tree.module()
-    class Falling:
-        def init(self, geometry, x, num_constraints):
-            return ()
-
+    class Falling(ed.Schedule):
         def weights(self, state, t, sizes):
             return state, ed.Weights(jnp.ones(()), jnp.where(t <= 40, 1e4, 1.0))
 
     problem = ed.Problem(lambda x, xi: 0 * x[0] * xi, lambda x, xi: x[:1] * xi, ed.Ball(1.0))
     algorithm = dataclasses.replace(ed.dpp(), schedule=Falling())
-    found = theory.along(
+    found = theory.pathwise(
         algorithm, problem, ed.IIDSource(np.ones(2)), x0=np.ones(1), num_samples=41, comparator=-np.ones(1)
     )
     queues = np.arange(41)  # up to 2%: x moves a little
@@ -296,7 +290,7 @@ def test_the_queue_lemma_counts_every_climb_of_a_proximity_that_falls():
 
 def test_appendix_a_is_about_drift_plus_penalty():
     with pytest.raises(ValueError, match="not drift-plus-penalty"):
-        theory.along(ed.pd2(1.0), PROBLEM, SOURCE, x0=np.zeros(2), num_samples=10)
+        theory.pathwise(ed.pd2(1.0), PROBLEM, SOURCE, x0=np.zeros(2), num_samples=10)
 
 
 # ---- a result against the theory ----

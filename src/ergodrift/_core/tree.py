@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+import weakref
+from collections.abc import Callable, Iterable
+from typing import ClassVar, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 
 from ergodrift._core.compiled import Held, Value, held
+from ergodrift.types import PyTree, Scalar
 
 T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def module(*static: str) -> Callable[[type[T]], type[T]]:
+def module(*static: str, beside: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
     """A frozen dataclass that is a pytree: numbers are leaves, the fields named in `static` are not.
+
+    Those named in `beside` are no part of it, but go with it: whatever they are, structures are equal. Of several
+    pytrees mapped together, those of the first remain; where leaves are traced, None does.
 
     Unlike `jax.tree_util.register_dataclass`, rebuilding one from its leaves does not run `__post_init__`:
     the checks there are for what a user wrote, not for tracers or batched values.
@@ -26,15 +33,20 @@ def module(*static: str) -> Callable[[type[T]], type[T]]:
     def register(cls: type[T]) -> type[T]:
         cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        leaves = [name for name in names if name not in static]
+        leaves = [name for name in names if name not in (*static, *beside)]
 
-        def flatten(self: T) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        def flatten(self: T) -> tuple[list[tuple[jax.tree_util.GetAttrKey, PyTree]], tuple[object, ...]]:
             children = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
-            return children, tuple(_kept(getattr(self, name)) for name in static)
+            kept = [_kept(getattr(self, name)) for name in static]
+            return children, (*kept, *(Beside(getattr(self, name)) for name in beside))
 
-        def unflatten(aux: tuple[Any, ...], children: Any) -> T:
-            self = object.__new__(cls)
-            for name, value in [*zip(leaves, children, strict=True), *zip(static, map(_given, aux), strict=True)]:
+        def unflatten(aux: tuple[object, ...], children: Iterable[PyTree]) -> T:
+            self, children = object.__new__(cls), tuple(children)
+            given = [_given(value) for value in aux[: len(static)]]
+            if beside:
+                traced = is_traced(children)
+                given += [None if traced else value() for value in aux[len(static) :] if isinstance(value, Beside)]
+            for name, value in zip((*leaves, *static, *beside), (*children, *given), strict=True):
                 object.__setattr__(self, name, value)
             return self
 
@@ -44,37 +56,76 @@ def module(*static: str) -> Callable[[type[T]], type[T]]:
     return register
 
 
-def _kept(value: Any) -> Any:
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Module:
+    """A class whose subclasses are such dataclasses, `class Mine(Base, static=("label",))`: nothing to remember.
+
+    What is static in a base is so in what is made of it.
+    """
+
+    _static: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, *, static: tuple[str, ...] = (), **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls._static = (*cls._static, *static)
+        module(*cls._static)(cls)
+
+
+class Beside:
+    """What goes with a pytree and is no part of it: equal to all others of its kind, and held weakly.
+
+    Structures end up in caches: they must neither tell two pytrees apart by it nor keep it alive.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = None if value is None else weakref.ref(value)
+
+    def __call__(self) -> object:
+        return self.value and self.value()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Beside)
+
+    def __hash__(self) -> int:
+        return hash(Beside)
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _kept(value: object) -> object:
     # A structure ends up in caches that are never emptied: it must not keep the user's functions alive.
     return held(value) if callable(value) else value
 
 
-def _given(value: Any) -> Any:
+def _given(value: object) -> object:
     return value() if isinstance(value, Held | Value) else value
 
 
-def is_traced(*trees: Any) -> bool:
+def is_traced(*trees: PyTree) -> bool:
     """Whether any leaf is being traced, so that its value cannot be looked at."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
-def dtype(x: Any) -> Any:
+def dtype(x: PyTree) -> np.dtype:
     """The floating dtype that all leaves of `x` promote to, whether or not JAX may promote anything by itself."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*jax.tree.leaves(x))
 
 
-def cast(a: T, kind: Any) -> T:
+def cast(a: T, kind: DTypeLike) -> T:
     """Floating arrays among the leaves in another precision; Python numbers take any."""
 
-    def leaf(value: Any) -> Any:
+    def leaf(value: PyTree) -> PyTree:
         floating = hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating)
         return value.astype(kind) if floating else value
 
     return jax.tree.map(leaf, a)
 
 
-def select(ready: Any, new: T, old: T) -> T:
+def select(ready: jax.Array | bool, new: T, old: T) -> T:
     """`new` where `ready`, else `old`, leaf by leaf."""
     return jax.tree.map(lambda a, b: jnp.where(ready, a, b), new, old)
 
@@ -89,17 +140,17 @@ def subtract(a: T, b: T) -> T:
     return jax.tree.map(jnp.subtract, a, b)
 
 
-def scale(a: T, factor: Any) -> T:
+def scale(a: T, factor: Scalar) -> T:
     """A multiple of a."""
     return jax.tree.map(lambda leaf: leaf * factor, a)
 
 
-def total(a: Any) -> Any:
+def total(a: PyTree) -> jax.Array:
     """The sum of all entries of all leaves."""
     return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(a))
 
 
-def squared_norm(a: Any) -> Any:
+def squared_norm(a: PyTree) -> jax.Array:
     """||a||_2^2 over all leaves together."""
     return total(jax.tree.map(jnp.square, a))
 
@@ -121,7 +172,7 @@ def pullback(queue: jax.Array, jac: T) -> T:
     return jax.tree.map(leaf, jac)
 
 
-def pushforward(jac: Any, step: Any) -> Any:
+def pushforward(jac: PyTree, step: PyTree) -> jax.Array:
     """(dg_i . step)_i: what the linearised constraints change by along `step`."""
 
     def leaf(j: jax.Array, s: jax.Array) -> jax.Array:

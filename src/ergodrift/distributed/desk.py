@@ -172,14 +172,14 @@ def rounds(privacy: Any, program: Program, own: Any, words: Any, seed: Any = Non
     """The answer to one question where the agent makes the rounds: a token in, the same token after its rounds out."""
     setup, key, (xi, number) = program.setup, _key(seed), own
     token: Token = wire.unpack(words, wire.blank_token(program))
-    stock = setup.method.estimator.stock
-    state = token.state._replace(window=stock(token.state.window, token.state.t, program.local_rounds))
+    prefetch = setup.method.estimator.prefetch
+    state = token.state._replace(window=prefetch(token.state.window, token.state.t, program.local_rounds))
 
     def once(turn: Any, so_far: Any) -> Any:
         visit, good = so_far
         own = None if key is None else jax.random.fold_in(key, turn)
         answer = guarded(privacy, setup.problem, xi, visit.state.x, own)
-        new = loop.take_in(setup, visit, answer._replace(state=number))
+        new = loop.absorb(setup, visit, answer._replace(state=number))
         return new, good & (loop.finite(answer[:4]) | ~loop.finite(visit.state.x))
 
     visit = Visit(state, token.weights, wire.zero_sums(program))

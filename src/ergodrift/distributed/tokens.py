@@ -181,7 +181,7 @@ def _answer(program: Program) -> Any:
 
 
 def _take_feedback(program: Program, carry: loop.Carry, answer: Any, agent: Any) -> loop.Carry:
-    return loop.take_in(program.setup, carry, Feedback(*answer, state=agent))
+    return loop.absorb(program.setup, carry, Feedback(*answer, state=agent))
 
 
 def _take_visit(program: Program, carry: loop.Carry, answer: Any, agent: Any) -> loop.Carry:

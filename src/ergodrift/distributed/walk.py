@@ -135,7 +135,7 @@ def walk(
     weighing = Average.of(algorithm.average if average is None else average)
     estimator = algorithm.estimator.for_run(num_samples, None, chain.stationary)
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
-    setup = loop.Setup(problem, method, TableStream(Bits(), None), None, weighing)
+    setup = loop.RunSpec(problem, method, TableStream(Bits(), None), None, weighing)
 
     with contextlib.ExitStack() as stack:
         if checkpoint is not None:  # a folder that is not there, or a file in use, is found before any process starts

@@ -12,8 +12,8 @@ import numpy as np
 
 from ergodrift._core import tree
 from ergodrift._core.compiled import Table
-from ergodrift.engine.loop import Setup, Sums
-from ergodrift.methods.estimator import Stock
+from ergodrift.engine.loop import RunSpec, Sums
+from ergodrift.methods.estimator import Prefetched
 from ergodrift.methods.method import zero_feedback
 from ergodrift.types import State
 
@@ -31,7 +31,7 @@ class Program:
     the way was at fault where the token is not finite.
     """
 
-    setup: Setup  # without stream and grid: the agent has its own data
+    setup: RunSpec  # without stream and grid: the agent has its own data
     x0: Any
     num_constraints: int
     local_rounds: int
@@ -88,7 +88,7 @@ def unstocked(state: State) -> State:
     """The state without what its estimator drew beforehand, which whoever goes on draws again from the same origin."""
 
     def is_stock(node: Any) -> bool:
-        return isinstance(node, Stock)
+        return isinstance(node, Prefetched)
 
     return jax.tree.map(lambda node: node.origin if is_stock(node) else node, state, is_leaf=is_stock)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -17,29 +19,52 @@ from ergodrift.methods.average import Average
 from ergodrift.methods.learned import LearnedWeights
 from ergodrift.problem import Problem
 from ergodrift.solve.feasibility import QueueEvidence, pressure, queue_evidence
-from ergodrift.types import StepSizes, Weights
+from ergodrift.types import Array, PyTree, StepSizes, Weights
 
 if TYPE_CHECKING:
     from ergodrift.theory import TheoryCheck
     from ergodrift.trust.certificate import Certificate
+    from ergodrift.trust.methods import CertificateMethod
 
 FORMAT = "ergodrift result v1"
 KNOWN: dict[str, type] = {cls.__name__: cls for cls in (Weights, StepSizes, LearnedWeights)}
 
 
-class Setting(NamedTuple):
-    """What a run was asked to do."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setting:
+    """What a run was asked to do.
+
+    It is pickled with its result, training data included, where its functions can be; where they cannot, or are not
+    found again, None takes its place.
+    """
 
     algorithm: Algorithm
     problem: Problem
     source: Source
-    x0: Any
-    levels: Any
+    x0: PyTree
+    levels: PyTree
     average: Average
     num_samples: int
 
+    def __reduce__(self) -> tuple[Callable[[bytes], Setting | None], tuple[bytes]]:
+        parts = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        try:
+            return _unpickled, (pickle.dumps(parts, pickle.HIGHEST_PROTOCOL),)
+        except Exception:  # functions and data are the user's, and raise what they like
+            return _unpickled, (b"",)
 
-@tree.module("name")
+    def __deepcopy__(self, memo: object) -> Setting:
+        return self  # it never changes
+
+
+def _unpickled(parts: bytes) -> Setting | None:
+    try:
+        return Setting(*pickle.loads(parts))
+    except Exception:  # the module of a function may be another one here, or none
+        return None
+
+
+@tree.module("name", beside=("setting",))
 class Result:
     """What a run leaves: thinned records with leading axes (seeds, records).
 
@@ -50,42 +75,45 @@ class Result:
         rounds: rounds finished by then; equal to `samples` unless rounds use several samples.
         samples_used: samples of finished rounds; an unfinished MLMC window is not counted.
         x: the last point, x_{t+1} after t rounds.
-        x_mean: x̄_t, the mean of x_1..x_t, equal weight a round unless `average` says otherwise.
+        x_mean: x̄_t, the mean of x_1..x_t, equal weight per round unless `average` says otherwise.
         queue: Q_{t+1}, or the multipliers.
         weights: of the last round: V_t and alpha_t (`Weights`), or primal-dual `StepSizes`.
         loss_sum: sum of f(x, xi) over all samples taken, each at the point held when it came.
         constraint_sum: likewise for g, (..., n).
         solution: what the algorithm recommends: x̄ at the end, leading axis seeds.
         paths: the paths that were passed in, if any.
+        setting: what the run was asked to do, with problem and source; None in what `load_result` reads, what `vmap` or
+            `jit` return, and what was pickled with functions that cannot be. Of results mapped together, the first's.
     """
 
     name: str
-    seeds: Any
-    samples: Any
-    rounds: Any
-    samples_used: Any
-    x: Any
-    x_mean: Any
-    queue: Any
-    weights: Any
-    loss_sum: Any
-    constraint_sum: Any
-    solution: Any
-    paths: Any
+    seeds: Array
+    samples: Array
+    rounds: Array
+    samples_used: Array
+    x: PyTree
+    x_mean: PyTree
+    queue: Array
+    weights: PyTree
+    loss_sum: Array
+    constraint_sum: Array
+    solution: PyTree
+    paths: PyTree
+    setting: Setting | None = None
 
     def certify(
         self,
         problem: Problem | Source | None = None,
         source: Source | None = None,
         confidence: float | None = None,
-        method: str | None = None,
+        method: str | CertificateMethod | None = None,
         *,
         row: int = 0,
         num_samples: int | None = None,
         seed: int | None = None,
         tau_mix: float | None = None,
         bounds: Any = None,
-        planned: int | None = None,
+        tuned_for: int | None = None,
     ) -> Certificate:
         """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
 
@@ -102,7 +130,7 @@ class Result:
         from ergodrift.trust.certify import FRESH, certify
         from ergodrift.trust.training import draws, refuse_other, refuse_training
 
-        asked = self.setting
+        asked = self._asked()
         if isinstance(problem, Source) and source is None:
             problem, source = None, problem
         if problem is not None:
@@ -121,7 +149,13 @@ class Result:
             num_samples = int(np.asarray(self.samples)[-1])
         row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
         x = jax.tree.map(lambda leaf: leaf[row], self.solution)
-        options = {"confidence": confidence, "method": method, "tau_mix": tau_mix, "bounds": bounds, "planned": planned}
+        options = {
+            "confidence": confidence,
+            "method": method,
+            "tau_mix": tau_mix,
+            "bounds": bounds,
+            "tuned_for": tuned_for,
+        }
         chosen: Any = {name: value for name, value in options.items() if value is not None}
         return certify(asked.problem, x, source, num_samples=num_samples, seed=seed, **chosen)
 
@@ -154,35 +188,25 @@ class Result:
             raise ValueError("a result cannot be saved while run is traced by vmap or jit; save what they return")
         write(path, FORMAT, {name: getattr(self, name) for name in _fields()}, KNOWN)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickles do not carry the setting, and so neither the training data nor functions, which may not pickle."""
-        return {name: value for name, value in self.__dict__.items() if name != "_setting"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     def __repr__(self) -> str:
         seeds, records = np.shape(self.rounds)[-2:]
         return f"Result({self.name}: {seeds} seeds, {records} records)"
 
-    @property
-    def setting(self) -> Setting:
-        """What the run was asked to do. No part of the pytree: copies, pickles, files and `vmap` do not keep it."""
-        setting = self.__dict__.get("_setting")
-        if setting is None:
+    def _asked(self) -> Setting:
+        if self.setting is None:
             raise ValueError(
-                "this result does not know its run: it was copied, pickled or loaded, or made inside vmap or jit, and "
-                "neither the problem nor the data are part of it; call run outside them and ask what it returns, or, "
-                "for a certificate, use ed.certify(problem, x, source) with fresh samples"
+                "this result does not know its run: it was loaded from a file, pickled with functions that cannot be "
+                "(such as lambdas), or made inside vmap or jit; call run outside them and ask what it returns, or, for "
+                "a certificate, use ed.certify(problem, x, source) with fresh samples"
             )
-        return setting
+        return self.setting
 
     def feasibility(self) -> QueueEvidence:
         """What the queues say about feasibility: in proportion to t, they grow because the constraints conflict.
 
         For problems whose law is known, `feasibility(problem, source)` solves for the same and proves it.
         """
-        asked = self.setting
+        asked = self._asked()
         if not hasattr(self.weights, "penalty"):
             raise ValueError(
                 f"{self.name} has damped multipliers in place of queues; run edpp, mdpp or adpp to see them grow"
@@ -207,7 +231,7 @@ class Result:
         """
         from ergodrift.theory import within_theory
 
-        asked = self.setting
+        asked = self._asked()
         return within_theory(
             self,
             asked.algorithm,
@@ -222,7 +246,8 @@ class Result:
 
 
 def _fields() -> list[str]:
-    return [field.name for field in dataclasses.fields(Result)]  # type: ignore[arg-type]
+    """Those that files hold."""
+    return [field.name for field in dataclasses.fields(Result) if field.name != "setting"]  # type: ignore[arg-type]
 
 
 def load_result(path: str | os.PathLike[str]) -> Result:

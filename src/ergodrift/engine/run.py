@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check, tree
 from ergodrift._core.progress import Progress
@@ -23,6 +25,7 @@ from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
+from ergodrift.types import Array, PyTree
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
 
@@ -36,14 +39,14 @@ def run(
     problem: Problem,
     source: Source,
     *,
-    x0: Any,
+    x0: PyTree,
     num_samples: int | None = None,
-    seeds: Any = 1,
-    record: Any = 200,
-    paths: Any = None,
-    levels: Any = None,
-    checkpoint: Any = None,
-    average: Any = None,
+    seeds: int | Sequence[int] | Array = 1,
+    record: int | Sequence[int] | Array = 200,
+    paths: PyTree = None,
+    levels: Sequence[int] | Sequence[Sequence[int]] | Array | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    average: str | tuple[str, int] | None = None,
 ) -> Result:
     """Run an algorithm over many seeds at once, in one compiled loop.
 
@@ -101,70 +104,74 @@ def run(
     x0 = checked_point(problem.geometry, x0)
     num_constraints = problem.check(x0, source.example)
 
-    given = levels
-    if levels is not None:
-        levels = _levels(levels, len(keys))
-    num_rounds = None if levels is None else levels.shape[1]
-    estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.stationary, problem.rows(source.example))
+    given = None if levels is None else _levels(levels, len(keys))
+    num_rounds = None if given is None else given.shape[1]
+    estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.stationary, problem.compact(source.example))
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
     stops = np.union1d(grid, [num_samples])  # the solution is taken at the end, whether or not that is recorded
     stream, starts = tree.cast(source.stream(), tree.dtype(x0)), path_keys(keys)
     if paths is not None:
         stream, starts = Replay(stream), source.check_paths(paths, len(keys), num_samples)
-    setup = loop.Setup(problem, method, stream, jnp.asarray(stops, jnp.int32), weighing)
+    spec = loop.RunSpec(problem, method, stream, jnp.asarray(stops, jnp.int32), weighing)
     method.init(x0, num_constraints, jax.random.key(0))  # a schedule that does not fit says so here, before any work
-    if levels is not None:
-        _check_levels(method, levels, num_samples)
-    levels = level_keys(keys) if levels is None else levels
-    carry = loop.start(setup, x0, num_constraints, starts, levels)
+    if given is not None and (needed := estimator.samples_for(given)) > num_samples:
+        raise ValueError(
+            f"num_samples={num_samples} is too short for the rounds asked for: levels need {needed} samples"
+        )
+    carry = loop.start(spec, x0, num_constraints, starts, level_keys(keys) if given is None else given)
     numbers = np.arange(len(keys)) if np.ndim(seeds) == 0 else np.asarray(seeds).astype(int)
-    records = _drive(algorithm.name, setup, carry, num_samples, numbers, checkpoint)
+    records = _drive(algorithm.name, spec, carry, num_samples, numbers, checkpoint)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
-    result = Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths)
-    if not tree.is_traced(records):
-        object.__setattr__(result, "_setting", Setting(algorithm, problem, source, x0, given, weighing, num_samples))
-    return result
+    setting = (
+        None if tree.is_traced(records) else Setting(algorithm, problem, source, x0, levels, weighing, num_samples)
+    )
+    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths, setting=setting)
 
 
-def _devices(num_seeds: int) -> tuple[Any, ...]:
+def _devices(num_seeds: int) -> tuple[jax.Device, ...]:
     """As many devices as divide the number of seeds, or the one that the caller has chosen as default."""
-    chosen: Any = jax.config.values["jax_default_device"]
+    chosen: jax.Device | str | None = jax.config.values["jax_default_device"]
     devices = jax.devices(chosen) if chosen is None or isinstance(chosen, str) else [chosen]
     return tuple(devices[: max(number for number in range(1, len(devices) + 1) if num_seeds % number == 0)])
 
 
 def _drive(
-    name: str, setup: loop.Setup, carry: loop.Carry, num_samples: int, seeds: Any, checkpoint: Any
+    name: str,
+    spec: loop.RunSpec,
+    carry: loop.Carry,
+    num_samples: int,
+    seeds: np.ndarray,
+    checkpoint: str | os.PathLike[str] | None,
 ) -> loop.Record:
     """Call the compiled loop until all samples are taken; in between, show progress, look for NaNs and save."""
-    place = (carry, loop.blank_records(setup, carry), jnp.int32(0), jnp.int32(0))
-    if tree.is_traced(setup, carry):
+    place = loop.Place(carry, loop.blank_records(spec, carry), jnp.int32(0), jnp.int32(0))
+    if tree.is_traced(spec, carry):
         if checkpoint is not None:
             raise ValueError("checkpoint cannot be kept while run is traced by vmap or jit; call run on its own")
-        return loop.advance(setup, *place, jnp.int32(num_samples), jax.default_backend())[1]
+        return loop.advance(spec, *place, jnp.int32(num_samples), jax.default_backend()).records
     if checkpoint is None:
-        return _go(name, setup, place, num_samples, seeds, None)
-    with Checkpoint(checkpoint, **_identity(name, setup, carry, num_samples)) as saved:
-        return _go(name, setup, saved.restore(place), num_samples, seeds, saved)
+        return _go(name, spec, place, num_samples, seeds, None)
+    with Checkpoint(checkpoint, **_identity(name, spec, carry, num_samples)) as saved:
+        return _go(name, spec, saved.restore(place), num_samples, seeds, saved)
 
 
 def _go(
-    name: str, setup: loop.Setup, place: Any, num_samples: int, seeds: Any, saved: Checkpoint | None
+    name: str, spec: loop.RunSpec, place: loop.Place, num_samples: int, seeds: np.ndarray, saved: Checkpoint | None
 ) -> loop.Record:
     devices = _devices(len(seeds))
     advance = loop.advance_on(devices)
-    setup, place = loop.spread(devices, setup, place)
+    spec, place = loop.spread(devices, spec, place)
     bar = Progress(name, num_samples)
-    done, chunk, ahead = int(place[2]), 1024, None
+    done, chunk, ahead = int(place.position), 1024, None
     finished = done >= num_samples
     try:
         while done < num_samples:
             limit = min(done + chunk, num_samples)
             began = time.monotonic()
-            ahead = advance(setup, *place, jnp.int32(limit))
-            if not np.asarray(loop.healthy(ahead[0])).all():
-                raise _fault(name, setup, place, ahead, seeds)
+            ahead = advance(spec, *place, jnp.int32(limit))
+            if not np.asarray(loop.healthy(ahead.carry)).all():
+                raise _fault(name, spec, place, ahead, seeds)
             elapsed = time.monotonic() - began
             place, done = ahead, limit
             chunk = int(chunk * min(max(CALL_SECONDS / elapsed, 0.25), 8.0)) + 1
@@ -176,31 +183,31 @@ def _go(
         bar.close()
     if saved is not None and not finished:
         saved.save(place, last=True)
-    return place[1]
+    return place.records
 
 
-def _identity(name: str, setup: loop.Setup, carry: loop.Carry, num_samples: int) -> dict[str, Any]:
+def _identity(name: str, spec: loop.RunSpec, carry: loop.Carry, num_samples: int) -> dict[str, PyTree]:
     """What a checkpoint must have been made with, by name. Functions are compared by what they compute."""
     first, indices, sampler = jax.tree.map(lambda leaf: leaf[0], (carry.state, carry.indices, carry.sampler))
-    xi = jax.eval_shape(lambda: setup.stream.xi(jax.tree.map(lambda leaf: leaf[0], indices)))
-    drawn = computation(lambda state: setup.stream.block(state, jnp.int32(0)), sampler)
-    heard = jax.eval_shape(lambda: loop.feedback_at(setup, first.x, indices, 0))
-    step = computation(lambda method, *told: method.step(*told), setup.method, first, heard)
+    xi = jax.eval_shape(lambda: spec.stream.xi(jax.tree.map(lambda leaf: leaf[0], indices)))
+    drawn = computation(lambda state: spec.stream.block(state, jnp.int32(0)), sampler)
+    heard = jax.eval_shape(lambda: loop.feedback_at(spec, first.x, indices, 0))
+    step = computation(lambda method, *told: method.step(*told), spec.method, first, heard)
     return {
-        **functions(setup.problem, first.x, xi),
-        "domain": setup.problem.geometry,
-        "algorithm": (name, type(setup.problem).__name__, setup.method, setup.average, step),
-        "data": getattr(setup.stream, "data", None),
+        **functions(spec.problem, first.x, xi),
+        "domain": spec.problem.geometry,
+        "algorithm": (name, type(spec.problem).__name__, spec.method, spec.average, step),
+        "data": getattr(spec.stream, "data", None),
         "seeds or x0": (drawn, carry),
-        "records": (setup.grid, num_samples),
+        "records": (spec.grid, num_samples),
     }
 
 
-def _fault(name: str, setup: loop.Setup, place: Any, ahead: Any, seeds: Any) -> NonFiniteError:
+def _fault(name: str, spec: loop.RunSpec, place: loop.Place, ahead: loop.Place, seeds: np.ndarray) -> NonFiniteError:
     """Which seed failed between two places of the loop, at which sample and in which quantity."""
-    row = int(np.argmin(np.asarray(loop.healthy(ahead[0]))))
-    one = jax.tree.map(lambda leaf: leaf[row], place[0])
-    sample, rounds, fault = loop.locate(setup, one, place[2], ahead[2])
+    row = int(np.argmin(np.asarray(loop.healthy(ahead.carry))))
+    one = jax.tree.map(lambda leaf: leaf[row], place.carry)
+    sample, rounds, fault = loop.locate(spec, one, place.position, ahead.position)
     broken = [quantity for quantity, bad in fault._asdict().items() if bad] or ["a sum of losses or constraints"]
     return NonFiniteError(
         f"{name}, seed {seeds[row]}: {' and '.join(broken)} not finite at sample {int(sample)} "
@@ -208,7 +215,7 @@ def _fault(name: str, setup: loop.Setup, place: Any, ahead: Any, seeds: Any) -> 
     )
 
 
-def _num_samples(source: Source, num_samples: int | None, paths: Any) -> int:
+def _num_samples(source: Source, num_samples: int | None, paths: PyTree) -> int:
     if paths is not None:
         held = source.samples_in(paths)
         count = held if num_samples is None else num_samples
@@ -223,7 +230,7 @@ def _num_samples(source: Source, num_samples: int | None, paths: Any) -> int:
     return num_samples
 
 
-def record_grid(record: Any, num_samples: int) -> np.ndarray:
+def record_grid(record: int | Sequence[int] | Array, num_samples: int) -> np.ndarray:
     """The sample counts to record at."""
     if np.ndim(record) == 0:
         count = min(check.integer("record", record, at_least=1), num_samples)
@@ -236,8 +243,9 @@ def record_grid(record: Any, num_samples: int) -> np.ndarray:
     return grid.astype(np.int64)
 
 
-def _levels(levels: Any, num_seeds: int) -> jax.Array:
-    levels = np.asarray(levels)
+def _levels(given: ArrayLike, num_seeds: int) -> jax.Array:
+    """Levels as integers, one row per seed."""
+    levels = np.asarray(given)
     if levels.ndim == 1:
         levels = np.broadcast_to(levels, (num_seeds, len(levels)))
     if (
@@ -252,13 +260,3 @@ def _levels(levels: Any, num_seeds: int) -> jax.Array:
     if levels.max() >= 2**31:
         raise ValueError(f"levels must be below 2^31, got {levels.max()}; a window has 2^level samples")
     return jnp.asarray(levels, jnp.int32)
-
-
-def _check_levels(method: Any, levels: jax.Array, num_samples: int) -> None:
-    rounds = jnp.arange(levels.shape[1], dtype=jnp.int32)
-    lengths = jax.vmap(lambda row: jax.vmap(lambda t: method.estimator.length(row, t))(rounds))(levels)
-    needed = int(np.asarray(lengths, dtype=np.int64).sum(axis=1).max())
-    if needed > num_samples:
-        raise ValueError(
-            f"num_samples={num_samples} is too short for the rounds asked for: levels need {needed} samples"
-        )

@@ -88,7 +88,7 @@ def informative(problems: Any, num_samples: int) -> dict[str, float]:
         case = random_problem(number)
         size = theory.constants(case.problem, case.source, case.x0, case.bounds)
         plan = theory.ergodic(float(case.source.chain.mixing_time()), _beta(number))
-        bound = theory.expected(size, plan, num_samples, *theory.lag(case.source, num_samples))
+        bound = theory.expected(size, plan, num_samples, *theory.mixing_lag(case.source, num_samples))
         T, H, most = num_samples, size.constraints, size.loss_grad * size.diameter
         trivial = theory.Expected(T * np.linalg.norm(H), T * most, T * H, most, H)  # pyright: ignore[reportArgumentType]
         for quantity in bound._fields:

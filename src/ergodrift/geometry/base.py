@@ -2,63 +2,125 @@
 
 from __future__ import annotations
 
-import abc
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from ergodrift._core import tree
+from ergodrift.geometry.gauge import by_projection
+from ergodrift.geometry.region import Region
+from ergodrift.types import PyTree, Scalar
 
 X = TypeVar("X")
 
+FAR = 1e3  # sizes of X from which it is looked at to measure it
+LOOSE = 1.01  # what that view may miss
 
-class Geometry(abc.ABC):
+
+class Geometry(tree.Module):
     """A compact convex domain X and a mirror map Phi, 2-strongly convex in `norm` (Kim and Lee, section 2.4).
 
     The Bregman divergence D(x, y) = Phi(x) - Phi(y) - dPhi(y).(x - y) then satisfies ||x - y||^2 <= D(x, y). Points
-    may be any pytree; a geometry other than `Product` treats all its leaves as one long vector. Everything here is a
-    pure function and may be traced.
+    may be any pytree; a geometry other than `Product` treats all its leaves as one long vector. Everything here but
+    `region`, `check` and `example` is a pure function and may be traced.
+
+    A subclass is a frozen dataclass and a pytree: its fields are numbers that may be swept, those named in
+    `class Mine(Geometry, static=("kind",))` are not. `project`, or the Euclidean `prox`, is all that it must have: as
+    it stands here a geometry has Phi = ||x||_2^2, so that D(x, y) = ||x - y||_2^2. One with a mirror map of its own has
+    `prox`, `bregman`, `norm`, `dual_norm` and `diameter` as well. A `diameter` that is known is tighter than the one
+    found here, and a `region` lets the solvers use Newton's method up to the boundary.
     """
 
-    @abc.abstractmethod
-    def prox(self, x: X, direction: X, proximity: Any) -> X:
-        """argmin over y in X of direction.y + proximity D(y, x), in closed form."""
+    def prox(self, x: X, direction: X, proximity: Scalar) -> X:
+        """argmin over y in X of direction.y + proximity D(y, x), in closed form.
 
-    @abc.abstractmethod
+        In the Euclidean case Proj(x - direction / (2 proximity)); the 2 is the strong convexity of Phi.
+        """
+        return self.project(jax.tree.map(lambda a, b: a - b / (2 * proximity), x, direction))
+
     def project(self, x: X) -> X:
-        """The point of X nearest to `x` in the Euclidean norm."""
+        """The point of X nearest to `x` in the Euclidean norm: in the Euclidean case, the prox of no direction."""
+        kind = type(self)
+        if kind.prox is Geometry.prox or kind.bregman is not Geometry.bregman:
+            raise NotImplementedError(
+                f"{kind.__name__} needs a method project(x), the point of the domain nearest to x"
+            )
+        return self.prox(x, jax.tree.map(jnp.zeros_like, x), jnp.ones((), tree.dtype(x)))
 
-    @abc.abstractmethod
-    def bregman(self, x: X, y: X) -> Any:
+    def bregman(self, x: X, y: X) -> Scalar:
         """D(x, y)."""
+        return tree.squared_norm(tree.subtract(x, y))
 
-    @abc.abstractmethod
-    def norm(self, x: Any) -> Any:
+    def norm(self, x: PyTree) -> Scalar:
         """The norm in which Phi is 2-strongly convex."""
+        return jnp.sqrt(tree.squared_norm(x))
 
-    @abc.abstractmethod
-    def dual_norm(self, x: Any) -> Any:
+    def dual_norm(self, x: PyTree) -> Scalar:
         """The norm of gradients: the largest x.y over ||y|| <= 1."""
+        return jnp.sqrt(tree.squared_norm(x))
 
-    @abc.abstractmethod
-    def diameter(self, x: Any) -> Any:
-        """The paper's R: D(y, z) <= R^2 for all y, z in X. `x` gives the shape alone; infinite where there is none."""
+    def diameter(self, x: PyTree) -> Scalar:
+        """The paper's R: D(y, z) <= R^2 for all y, z in X. `x` gives the shape alone; infinite where there is none.
 
-    @abc.abstractmethod
-    def reach(self, x: Any) -> Any:
-        """r: the largest Euclidean norm in X, the radius that PD and PD2 use. `x` gives the shape alone."""
+        Unless a subclass knows it: the diagonal of a box around X, at most sqrt(d) times the smallest R there is.
+        """
+        if type(self).bregman is not Geometry.bregman:
+            return jnp.asarray(jnp.inf, tree.dtype(x))
+        return _diagonal(self, x)
 
-    @abc.abstractmethod
-    def check(self, x: Any) -> None:
+    def reach(self, x: PyTree) -> Scalar:
+        """r: the largest Euclidean norm in X, or more, the radius that PD and PD2 use. `x` gives the shape alone."""
+        nearest = self.project(jax.tree.map(jnp.zeros_like, x))
+        return jnp.sqrt(tree.squared_norm(nearest)) + _diagonal(self, x)
+
+    def region(self, x: PyTree) -> Region:
+        """X as solvers see it, for points shaped like `x`; from the projection alone unless a subclass knows better."""
+        flat, unravel = ravel_pytree(x)
+        project = jax.jit(lambda z: ravel_pytree(self.project(unravel(z)))[0])
+        return by_projection(project, flat.size, float(self.reach(x)))
+
+    def check(self, x: PyTree) -> None:
         """Raise ValueError where `x` has a structure or shape that this domain cannot have."""
+        return
 
-    def contains(self, x: Any) -> Any:
+    def example(self) -> PyTree | None:
+        """Some point of X where the domain itself says what shape points have; None where it does not."""
+        return None
+
+    def contains(self, x: PyTree) -> Scalar:
         """Whether x lies in X, up to the square root of the rounding unit."""
         slack = jnp.sqrt(tree.squared_norm(tree.subtract(x, self.project(x))))
         return slack < jnp.sqrt(jnp.finfo(tree.dtype(x)).eps) * (1 + jnp.sqrt(tree.squared_norm(x)))
 
 
-def size(x: Any) -> int:
+def size(x: PyTree) -> int:
     """The number of entries in all leaves."""
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(x))
+
+
+def _diagonal(geometry: Geometry, x: PyTree) -> jax.Array:
+    """The Euclidean length of the diagonal of a box around X.
+
+    For p nearest to c + t u, c in X, no w in X has u.w > u.p + |p - c| |w - p| / t: from so far that the last term is
+    a thousandth, projections show how far X goes. How far is far enough is found by looking thrice.
+    """
+    flat, unravel = ravel_pytree(x)
+    kind, count = flat.dtype, flat.size
+
+    def nearest(z: jax.Array) -> jax.Array:
+        return ravel_pytree(geometry.project(unravel(z)))[0]
+
+    centre = nearest(jnp.zeros(count, kind))
+
+    def seen_from(t: Scalar) -> jax.Array:
+        def width(i: jax.Array) -> jax.Array:
+            return nearest(centre.at[i].add(t))[i] - nearest(centre.at[i].add(-t))[i]
+
+        return jnp.linalg.norm(jax.lax.map(width, jnp.arange(count)))
+
+    length = 1 + jnp.linalg.norm(centre)
+    for _ in range(3):
+        length = seen_from(FAR * length)
+    return LOOSE * length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +12,12 @@ from jax.scipy.special import kl_div
 from ergodrift._core import check, tree
 from ergodrift.geometry.base import Geometry, size
 from ergodrift.geometry.euclidean import project_simplex
+from ergodrift.geometry.region import Region
+from ergodrift.types import PyTree, Scalar
 
 X = TypeVar("X")
 
 
-@tree.module()
 class EntropySimplex(Geometry):
     """{x : x_i >= floor, sum x = 1} with Phi = 2 sum x log x, so D = 2 KL, the norm is l1 and the dual norm l-infinity.
 
@@ -28,14 +29,14 @@ class EntropySimplex(Geometry):
     Array([0.9, 0.1], dtype=float64)
     """
 
-    floor: Any = 0.0
+    floor: Scalar | None = 0.0
 
     def __post_init__(self) -> None:
         floor = check.number("floor", self.floor, at_least=0)
         # None is no leaf: without a floor the prox needs no sort, and XLA need not compile one.
         object.__setattr__(self, "floor", None if isinstance(floor, float) and floor == 0 else floor)
 
-    def prox(self, x: X, direction: X, proximity: Any) -> X:
+    def prox(self, x: X, direction: X, proximity: Scalar) -> X:
         flat, unravel = ravel_pytree(x)
         logits = jnp.log(flat) - ravel_pytree(direction)[0] / (2 * proximity)
         # An entry that underflows to 0 would stay there for ever, so none gets near the smallest number there is.
@@ -55,29 +56,32 @@ class EntropySimplex(Geometry):
         floor = 0 if self.floor is None else self.floor
         return unravel(floor + project_simplex(flat - floor, 1 - flat.size * floor))
 
-    def bregman(self, x: X, y: X) -> Any:
+    def bregman(self, x: X, y: X) -> Scalar:
         return 2 * jnp.sum(kl_div(ravel_pytree(x)[0], ravel_pytree(y)[0]))
 
-    def norm(self, x: Any) -> Any:
+    def norm(self, x: PyTree) -> Scalar:
         return jnp.sum(jnp.abs(ravel_pytree(x)[0]))
 
-    def dual_norm(self, x: Any) -> Any:
+    def dual_norm(self, x: PyTree) -> Scalar:
         return jnp.max(jnp.abs(ravel_pytree(x)[0]))
 
-    def diameter(self, x: Any) -> Any:
+    def diameter(self, x: PyTree) -> Scalar:
         """KL is convex in both arguments, so its largest value is at two vertices: 2 (top - floor) log(top / floor)."""
         if self.floor is None:
             return jnp.asarray(jnp.inf, tree.dtype(x))
         top = 1 - (size(x) - 1) * self.floor
         return jnp.sqrt(2 * (top - self.floor) * jnp.log(top / self.floor)).astype(tree.dtype(x))
 
-    def reach(self, x: Any) -> Any:
+    def reach(self, x: PyTree) -> Scalar:
         if self.floor is None:
             return 1.0
         top = 1 - (size(x) - 1) * self.floor
         return jnp.sqrt(jnp.asarray(top**2 + (size(x) - 1) * self.floor**2, tree.dtype(x)))
 
-    def check(self, x: Any) -> None:
+    def region(self, x: PyTree) -> Region:
+        return Region.simplex(x, 0.0 if self.floor is None else self.floor)
+
+    def check(self, x: PyTree) -> None:
         if size(x) < 2:
             raise ValueError(f"EntropySimplex needs a point with at least two entries, got {size(x)}")
         if self.floor is not None and not tree.is_traced(self.floor) and self.floor * size(x) >= 1:

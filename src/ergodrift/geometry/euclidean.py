@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +11,13 @@ from jax.flatten_util import ravel_pytree
 
 from ergodrift._core import check, tree
 from ergodrift.geometry.base import Geometry, size
+from ergodrift.geometry.region import Region
+from ergodrift.types import PyTree, Scalar
 
 X = TypeVar("X")
 
 
-class Euclidean(Geometry):
-    """The parts that all Euclidean geometries share; a domain adds `project` and its two sizes."""
-
-    def prox(self, x: X, direction: X, proximity: Any) -> X:
-        """Proj(x - direction / (2 proximity)); the 2 is the strong convexity of Phi."""
-        return self.project(jax.tree.map(lambda a, b: a - b / (2 * proximity), x, direction))
-
-    def bregman(self, x: X, y: X) -> Any:
-        return tree.squared_norm(tree.subtract(x, y))
-
-    def norm(self, x: Any) -> Any:
-        return jnp.sqrt(tree.squared_norm(x))
-
-    def dual_norm(self, x: Any) -> Any:
-        return jnp.sqrt(tree.squared_norm(x))
-
-    def check(self, x: Any) -> None:
-        return None
-
-
-@tree.module()
-class Ball(Euclidean):
+class Ball(Geometry):
     """{x : ||x||_2 <= radius}; R is its diameter, 2 radius.
 
     >>> import jax.numpy as jnp
@@ -44,7 +25,7 @@ class Ball(Euclidean):
     Array([0.6, 0.8], dtype=float64)
     """
 
-    radius: Any
+    radius: Scalar
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "radius", check.number("radius", self.radius, above=0))
@@ -52,15 +33,17 @@ class Ball(Euclidean):
     def project(self, x: X) -> X:
         return tree.scale(x, self.radius / jnp.maximum(jnp.sqrt(tree.squared_norm(x)), self.radius))
 
-    def diameter(self, x: Any) -> Any:
+    def diameter(self, x: PyTree) -> Scalar:
         return 2 * self.radius
 
-    def reach(self, x: Any) -> Any:
+    def reach(self, x: PyTree) -> Scalar:
         return self.radius
 
+    def region(self, x: PyTree) -> Region:
+        return Region.ball(x, self.radius)
 
-@tree.module()
-class Box(Euclidean):
+
+class Box(Geometry):
     """{x : lower <= x <= upper}, entry by entry; bounds are numbers, or pytrees with the structure of x.
 
     >>> import jax.numpy as jnp
@@ -68,8 +51,8 @@ class Box(Euclidean):
     Array([ 1. , -0.5], dtype=float64)
     """
 
-    lower: Any
-    upper: Any
+    lower: PyTree
+    upper: PyTree
 
     def __post_init__(self) -> None:
         if tree.is_traced(self.lower, self.upper):
@@ -92,7 +75,7 @@ class Box(Euclidean):
     def bounds(self, x: X) -> tuple[X, X]:
         """Lower and upper bounds with the structure of x."""
 
-        def like(bound: Any) -> X:
+        def like(bound: PyTree) -> X:
             if jax.tree.structure(bound) == jax.tree.structure(x):
                 return jax.tree.map(lambda b, leaf: jnp.asarray(b, tree.dtype(leaf)), bound, x)
             return jax.tree.map(lambda leaf: jnp.asarray(bound, tree.dtype(leaf)), x)
@@ -103,18 +86,26 @@ class Box(Euclidean):
         lower, upper = self.bounds(x)
         return jax.tree.map(lambda leaf, low, high: jnp.minimum(jnp.maximum(leaf, low), high), x, lower, upper)
 
-    def diameter(self, x: Any) -> Any:
+    def diameter(self, x: PyTree) -> Scalar:
         lower, upper = self.bounds(x)
         widths = jax.tree.map(lambda leaf, low, high: jnp.broadcast_to(high - low, leaf.shape), x, lower, upper)
         return jnp.sqrt(tree.squared_norm(widths))
 
-    def reach(self, x: Any) -> Any:
-        def furthest(leaf: Any, low: Any, high: Any) -> Any:
+    def reach(self, x: PyTree) -> Scalar:
+        def furthest(leaf: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
             return jnp.broadcast_to(jnp.maximum(jnp.abs(low), jnp.abs(high)), leaf.shape)
 
         return jnp.sqrt(tree.squared_norm(jax.tree.map(furthest, x, *self.bounds(x))))
 
-    def check(self, x: Any) -> None:
+    def region(self, x: PyTree) -> Region:
+        return Region.box(x, *self.bounds(x))
+
+    def example(self) -> PyTree | None:
+        if not np.ndim(jax.tree.leaves(self.lower)[0]):
+            return None
+        return jax.tree.map(lambda low, high: (np.asarray(low) + np.asarray(high)) / 2.0, self.lower, self.upper)
+
+    def check(self, x: PyTree) -> None:
         for name, bound in [("lower", self.lower), ("upper", self.upper)]:
             if not _is_number(bound) and jax.tree.structure(bound) != jax.tree.structure(x):
                 raise ValueError(
@@ -129,11 +120,11 @@ class Box(Euclidean):
                     )
 
 
-def _is_number(bound: Any) -> bool:
+def _is_number(bound: PyTree) -> bool:
     return jax.tree.structure(bound) == jax.tree.structure(0) and np.ndim(bound) == 0
 
 
-def project_simplex(x: jax.Array, mass: Any) -> jax.Array:
+def project_simplex(x: jax.Array, mass: Scalar) -> jax.Array:
     """The nearest point of {y >= 0, sum y = mass} to a vector (Held, Wolfe and Crowder 1974), by sorting."""
     x = x - jnp.max(x)  # changes nothing but rounding: the sums below would swallow the mass of a far point
     ordered = jnp.sort(x, descending=True)
@@ -143,8 +134,7 @@ def project_simplex(x: jax.Array, mass: Any) -> jax.Array:
     return jnp.maximum(x - excess[kept - 1] / kept.astype(x.dtype), 0)
 
 
-@tree.module()
-class Simplex(Euclidean):
+class Simplex(Geometry):
     """The probability simplex {x >= 0, sum x = 1} with the Euclidean prox; R = sqrt 2.
 
     >>> import jax.numpy as jnp
@@ -156,19 +146,21 @@ class Simplex(Euclidean):
         flat, unravel = ravel_pytree(x)
         return unravel(project_simplex(flat, 1))
 
-    def diameter(self, x: Any) -> Any:
+    def diameter(self, x: PyTree) -> Scalar:
         return jnp.sqrt(jnp.asarray(2, tree.dtype(x)))
 
-    def reach(self, x: Any) -> Any:
+    def reach(self, x: PyTree) -> Scalar:
         return 1.0
 
-    def check(self, x: Any) -> None:
+    def region(self, x: PyTree) -> Region:
+        return Region.simplex(x)
+
+    def check(self, x: PyTree) -> None:
         if size(x) < 2:
             raise ValueError(f"Simplex needs a point with at least two entries, got {size(x)}")
 
 
-@tree.module()
-class L1Ball(Euclidean):
+class L1Ball(Geometry):
     """{x : ||x||_1 <= radius}, with the Euclidean prox; R = 2 radius.
 
     >>> import jax.numpy as jnp
@@ -176,7 +168,7 @@ class L1Ball(Euclidean):
     Array([ 0.75, -0.25], dtype=float64)
     """
 
-    radius: Any
+    radius: Scalar
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "radius", check.number("radius", self.radius, above=0))
@@ -187,8 +179,11 @@ class L1Ball(Euclidean):
         edge = jnp.sign(flat) * project_simplex(sizes, self.radius)
         return unravel(jnp.where(jnp.sum(sizes) <= self.radius, flat, edge))
 
-    def diameter(self, x: Any) -> Any:
+    def diameter(self, x: PyTree) -> Scalar:
         return 2 * self.radius
 
-    def reach(self, x: Any) -> Any:
+    def reach(self, x: PyTree) -> Scalar:
         return self.radius
+
+    def region(self, x: PyTree) -> Region:
+        return Region.l1_ball(x, self.radius)

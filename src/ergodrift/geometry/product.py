@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from ergodrift._core import tree
 from ergodrift.geometry.base import Geometry
+from ergodrift.geometry.region import Region
+from ergodrift.types import PyTree, Scalar
 
 X = TypeVar("X")
 
 
-def _is_geometry(node: Any) -> bool:
+def _is_geometry(node: object) -> bool:
     return isinstance(node, Geometry)
 
 
-@tree.module()
 class Product(Geometry):
     """X = X_1 x X_2 x ..., with D = sum D_i, squared norms added, and R^2 = sum R_i^2.
 
@@ -32,24 +33,21 @@ class Product(Geometry):
     {'b': Array(1., dtype=float64), 'w': Array([0.6, 0.8], dtype=float64)}
     """
 
-    parts: Any
+    parts: PyTree
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, *parts: PyTree) -> None:
         whole = parts[0] if len(parts) == 1 and not _is_geometry(parts[0]) else parts
         leaves = jax.tree.leaves(whole, is_leaf=_is_geometry)
         if not leaves or not all(map(_is_geometry, leaves)):
             raise TypeError(f"Product takes geometries, or one pytree of geometries, got {parts!r}")
         object.__setattr__(self, "parts", whole)
 
-    def split(self, x: Any) -> Any:
-        """Pairs of a part's geometry and its piece of x."""
-        return self._split(x)[1]
-
-    def _split(self, *points: Any) -> tuple[Any, Any]:
+    def _split(self, *points: PyTree) -> tuple[jax.tree_util.PyTreeDef, Iterator[tuple[PyTree, ...]]]:
+        """The structure of the parts, and for each of them its geometry and its pieces of the points."""
         geometries, structure = jax.tree.flatten(self.parts, is_leaf=_is_geometry)
         return structure, zip(geometries, *map(structure.flatten_up_to, points), strict=True)
 
-    def prox(self, x: X, direction: X, proximity: Any) -> X:
+    def prox(self, x: X, direction: X, proximity: Scalar) -> X:
         structure, parts = self._split(x, direction)
         return structure.unflatten([part.prox(a, b, proximity) for part, a, b in parts])
 
@@ -57,22 +55,25 @@ class Product(Geometry):
         structure, parts = self._split(x)
         return structure.unflatten([part.project(a) for part, a in parts])
 
-    def bregman(self, x: X, y: X) -> Any:
+    def bregman(self, x: X, y: X) -> Scalar:
         return sum(part.bregman(a, b) for part, a, b in self._split(x, y)[1])
 
-    def norm(self, x: Any) -> Any:
+    def norm(self, x: PyTree) -> Scalar:
         return jnp.sqrt(sum(part.norm(a) ** 2 for part, a in self._split(x)[1]))
 
-    def dual_norm(self, x: Any) -> Any:
+    def dual_norm(self, x: PyTree) -> Scalar:
         return jnp.sqrt(sum(part.dual_norm(a) ** 2 for part, a in self._split(x)[1]))
 
-    def diameter(self, x: Any) -> Any:
+    def diameter(self, x: PyTree) -> Scalar:
         return jnp.sqrt(sum(jnp.asarray(part.diameter(a)) ** 2 for part, a in self._split(x)[1]))
 
-    def reach(self, x: Any) -> Any:
+    def reach(self, x: PyTree) -> Scalar:
         return jnp.sqrt(sum(jnp.asarray(part.reach(a)) ** 2 for part, a in self._split(x)[1]))
 
-    def check(self, x: Any) -> None:
+    def region(self, x: PyTree) -> Region:
+        return Region.product([part.region(a) for part, a in self._split(x)[1]])
+
+    def check(self, x: PyTree) -> None:
         try:
             _, parts = self._split(x)
         except ValueError as error:

@@ -5,28 +5,32 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from ergodrift._core import check, tree
 from ergodrift.geometry import Geometry
+from ergodrift.methods.average import AverageKind
 from ergodrift.methods.estimator import Estimator, MultiLevel, SingleSample
 from ergodrift.methods.learned import Learned
 from ergodrift.methods.memory import Aging, Memory
 from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
 from ergodrift.methods.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
 from ergodrift.methods.windows import GrowingWindow, Widening
-from ergodrift.problem import Problem
+from ergodrift.problem import CompactForm, Problem
+from ergodrift.types import Scalar
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A named recipe; `bind` makes it a method for a problem.
+    """A named recipe; `bind` makes it a method for a problem. The functions below make those of the paper, and yours
+    is `Algorithm("mine", DriftPlusPenalty, MySchedule(), MyEstimator())`.
 
     Attributes:
         name: how reports call it.
-        rule: DriftPlusPenalty, or a primal-dual rule.
+        rule: DriftPlusPenalty, PrimalDual, or a `Method` of your own.
         schedule: how its weights are set.
         estimator: how samples become rounds.
         average: how the points are weighed in the x̄ it recommends; see `run`.
@@ -37,8 +41,13 @@ class Algorithm:
     rule: Callable[[Geometry, Schedule, Estimator], Method]
     schedule: Schedule
     estimator: Estimator = dataclasses.field(default_factory=SingleSample)
-    average: Any = "uniform"
+    average: AverageKind = "uniform"
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value, kind in [("schedule", self.schedule, Schedule), ("estimator", self.estimator, Estimator)]:
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} must be a {kind.__name__} (a subclass of it, made), got {value!r}")
 
     def bind(self, problem: Problem) -> Method:
         """The method on this problem's domain, with `init` and `step`.
@@ -55,7 +64,7 @@ class Algorithm:
         return self.rule(problem.geometry, self.schedule, self.estimator)
 
 
-def edpp(tau_mix: Any, beta: Any = 0.5, horizon: Any = None) -> Algorithm:
+def edpp(tau_mix: Scalar | Literal["auto"], beta: Scalar = 0.5, horizon: Scalar | None = None) -> Algorithm:
     """Ergodic drift-plus-penalty, for a known mixing time (Kim and Lee, algorithm 1), or one estimated as it runs.
 
     V_t = (tau_mix t)^beta, alpha_t = tau_mix t (EDPP-t); with a horizon T, both are fixed at t = T (EDPP-T).
@@ -80,7 +89,7 @@ def edpp(tau_mix: Any, beta: Any = 0.5, horizon: Any = None) -> Algorithm:
     return Algorithm("EDPP-T", DriftPlusPenalty, Constant(proximity**beta, proximity))
 
 
-def dpp(horizon: Any = None) -> Algorithm:
+def dpp(horizon: Scalar | None = None) -> Algorithm:
     """Drift-plus-penalty for i.i.d. data (Yu, Neely and Wei 2017): EDPP with tau_mix = 1 and beta = 1/2.
 
     DPP-t has V_t = sqrt t, alpha_t = t; DPP-T, with a horizon T, has V = sqrt T, alpha = T.
@@ -90,7 +99,11 @@ def dpp(horizon: Any = None) -> Algorithm:
 
 
 def mdpp(
-    delta: Any = 1.0, beta: Any = 0.5, cap: int | None = 16, diameter: Any = None, add_delta: bool = True
+    delta: Scalar = 1.0,
+    beta: Scalar = 0.5,
+    cap: int | None = 16,
+    diameter: Scalar | None = None,
+    add_delta: bool = True,
 ) -> Algorithm:
     """MLMC adaptive drift-plus-penalty, for an unknown mixing time (Kim and Lee, algorithm 2).
 
@@ -99,7 +112,7 @@ def mdpp(
     Args:
         delta: S_0 > 0; larger favours the constraints.
         beta: trades regret against violation, in (0, 1/2].
-        cap: the most samples a round may use; None is the theory's T^2 for T rounds, which varies a lot.
+        cap: the most samples that a round may use; None is the theory's T^2 for T rounds, which varies a lot.
         diameter: R; the geometry's unless given.
         add_delta: whether every a_t includes delta, as the proofs need; the paper's experiment runs without.
     """
@@ -109,7 +122,7 @@ def mdpp(
     return Algorithm("MDPP", DriftPlusPenalty, schedule, MultiLevel.with_cap(cap))
 
 
-def adpp(beta: Any = 0.5, diameter: Any = None) -> Algorithm:
+def adpp(beta: Scalar = 0.5, diameter: Scalar | None = None) -> Algorithm:
     """Adaptive drift-plus-penalty for adversarial losses and constraints (Kim and Lee, appendix C).
 
     V_t = S_t^beta / R, alpha_t = S_t / R^2: parameter-free, no mixing time and no horizon.
@@ -123,7 +136,11 @@ def adpp(beta: Any = 0.5, diameter: Any = None) -> Algorithm:
     return Algorithm("ADPP", DriftPlusPenalty, schedule)
 
 
-def rdpp(law: Any = "stationary", num_states: int | None = None, num_rows: int | None = None) -> Algorithm:
+def rdpp(
+    law: ArrayLike | Literal["stationary", "visits"] = "stationary",
+    num_states: int | None = None,
+    compact: CompactForm | None = None,
+) -> Algorithm:
     """Remembering drift-plus-penalty: for finitely many states that are told apart (agents, regimes, rows).
 
     The feedback of a round is the law's average of the last feedback of every state, and V_t = sqrt t,
@@ -132,24 +149,23 @@ def rdpp(law: Any = "stationary", num_states: int | None = None, num_rows: int |
 
     Args:
         law: how states weigh: "stationary", as the source's chain says; "visits", by their shares of the samples so
-            far; or an array with one weight a state, such as the uniform law while the walk has another.
+            far; or an array with one weight for each state, such as the uniform law while the walk has another.
         num_states: needed with "visits" where there is no source, for `method.step`. Each feedback there must say which
             state it came from: `feedback._replace(state=3)`.
-        num_rows: for `method.step` on a `LinearModel`: the rows of a state, to remember a number for each in the place
-            of gradients; feedback then comes from `model.factored`. `run` does so by itself where that is less.
+        compact: for `method.step`: the form that `problem.compact(xi)` offers for its feedback, to remember that in the
+            place of gradients; feedback then comes from `compact.feedback(problem, x, xi)`. `run` does so by itself.
 
     >>> rdpp([0.5, 0.25, 0.25]).name
     'RDPP'
     """
     count = None if num_states is None else check.integer("num_states", num_states, at_least=1)
-    rows = None if num_rows is None else check.integer("num_rows", num_rows, at_least=1)
     if isinstance(law, str):
         check.choice("law", law, ("stationary", "visits"))
         if count is not None and law == "stationary":
             raise ValueError(
                 "num_states goes with law='visits'; to know the law as well, pass it: law=chain.stationary"
             )
-        estimator = Memory(None, count, law == "visits", rows)
+        estimator = Memory(None, count, law == "visits", compact)
     else:
         weights = law if tree.is_traced(law) else np.asarray(law, dtype=float)
         if weights.ndim != 1 or not weights.size or (count is not None and count != weights.size):
@@ -158,7 +174,7 @@ def rdpp(law: Any = "stationary", num_states: int | None = None, num_rows: int |
         known = not tree.is_traced(law)
         if known and (not np.isfinite(weights).all() or weights.min() < 0 or weights.sum() == 0):
             raise ValueError(f"law must be finite, not negative, and not all zero, got {weights}")
-        estimator = Memory(weights / weights.sum(), weights.size, num_rows=rows)
+        estimator = Memory(weights / weights.sum(), weights.size, compact=compact)
     return Algorithm("RDPP", DriftPlusPenalty, Aging(), estimator, average=("polynomial", 3))
 
 
@@ -172,7 +188,7 @@ def wdpp() -> Algorithm:
     return Algorithm("WDPP", DriftPlusPenalty, Widening(), GrowingWindow())
 
 
-def pd(horizon: Any, gradient_bound: Any, constraint_bound: Any, radius: Any = None) -> Algorithm:
+def pd(horizon: Scalar, gradient_bound: Scalar, constraint_bound: Scalar, radius: Scalar | None = None) -> Algorithm:
     """The primal-dual baseline PD (Mahdavi, Jin and Yang 2012).
 
     Args:
@@ -190,14 +206,16 @@ def pd(horizon: Any, gradient_bound: Any, constraint_bound: Any, radius: Any = N
     return Algorithm("PD", PrimalDual, schedule)
 
 
-def pd2(gradient_bound: Any, beta: Any = 0.5, radius: Any = None, aggregate: str = "vector") -> Algorithm:
+def pd2(
+    gradient_bound: Scalar, beta: Scalar = 0.5, radius: Scalar | None = None, aggregate: str = "vector"
+) -> Algorithm:
     """The primal-dual baseline PD2 with decaying steps (Jenatton, Huang and Archambeau 2016).
 
     Args:
         gradient_bound: G, a bound on the norms of all gradients.
         beta: in (0, 1).
         radius: r, of a ball around 0 that holds X; the geometry's unless given.
-        aggregate: "vector" for one multiplier a constraint, "max" for one on max_i g_i.
+        aggregate: "vector" for one multiplier per constraint, "max" for one on max_i g_i.
     """
     schedule = Decaying(
         check.number("gradient_bound", gradient_bound, above=0),
@@ -208,5 +226,5 @@ def pd2(gradient_bound: Any, beta: Any = 0.5, radius: Any = None, aggregate: str
     return Algorithm("PD2", functools.partial(PrimalDual, aggregate=aggregate), schedule)
 
 
-def _positive(name: str, value: Any) -> Any:
+def _positive(name: str, value: Scalar | None) -> Scalar | None:
     return None if value is None else check.number(name, value, above=0)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from ergodrift._core import check, tree
 from ergodrift.data.sampler import BLOCK
+from ergodrift.types import PyTree
+
+AverageKind: TypeAlias = Literal["uniform", "suffix"] | tuple[Literal["polynomial"], int]
 
 KINDS = "'uniform', 'suffix' or ('polynomial', k)"
 UNIT = 2.0**-15  # polynomial weights are of t in this unit: even the fourth powers of all int32 fit into a float32
@@ -17,8 +20,11 @@ UNIT = 2.0**-15  # polynomial weights are of t in this unit: even the fourth pow
 class Mark(NamedTuple):
     """The sum of x over the rounds so far, and how many those were, at some sample."""
 
-    x: Any
-    rounds: Any
+    x: PyTree
+    rounds: jax.Array
+
+
+Marks: TypeAlias = tuple[Mark, ...]
 
 
 @tree.module("degree", "suffix")
@@ -41,7 +47,7 @@ class Average:
     suffix: bool = False
 
     @staticmethod
-    def of(value: Any) -> Average:
+    def of(value: object) -> Average:
         """From what a caller wrote.
 
         >>> Average.of(("polynomial", 3))
@@ -57,15 +63,15 @@ class Average:
             case _:
                 raise ValueError(f"average must be {KINDS}, got {value!r}")
 
-    def weight(self, t: jax.Array, kind: Any) -> Any:
+    def weight(self, t: jax.Array, kind: jnp.dtype) -> jax.Array | None:
         """The weight of x_t; None where all are equal."""
         return (t.astype(kind) * UNIT) ** self.degree if self.degree else None
 
-    def start(self, zero: Any) -> Any:
+    def start(self, zero: PyTree) -> Marks:
         """The marks before the first sample: none, unless the average is a suffix."""
         return (Mark(zero, jnp.int32(0)),) * 2 if self.suffix else ()
 
-    def next_block(self, marks: Any, total: Any, rounds: jax.Array, position: jax.Array) -> Any:
+    def next_block(self, marks: Marks, total: PyTree, rounds: jax.Array, position: jax.Array) -> Marks:
         """The marks at the start of a block: at samples 64, 128, 256, ... a new one is set and the older dropped."""
         if not self.suffix:
             return marks
@@ -73,7 +79,7 @@ class Average:
         due = (number & (number - 1)) == 0
         return tree.select(due, (marks[1], Mark(total, rounds)), marks)
 
-    def mean(self, total: Any, weight: Any, rounds: jax.Array, marks: Any, x: Any) -> Any:
+    def mean(self, total: PyTree, weight: jax.Array | None, rounds: jax.Array, marks: Marks, x: PyTree) -> PyTree:
         """x̄ from the weighted sum of x; `x` itself before the first round is done."""
         if self.suffix:
             total, rounds = tree.subtract(total, marks[0].x), rounds - marks[0].rounds

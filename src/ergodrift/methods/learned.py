@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,14 @@ import numpy as np
 
 from ergodrift._core import tree
 from ergodrift.geometry import Geometry
-from ergodrift.types import Feedback, Sizes
+from ergodrift.methods.schedule import FeedbackSchedule
+from ergodrift.types import Feedback, PyTree, Scalar, Sizes
 
 LEVELS = 24  # blocks of 1, 2, 4, ..., 2^23 rounds
 FEWEST, RECENT = 16, 64  # pairs of blocks that a level needs to count, and that it remembers
 
 
-class Scales(NamedTuple):
+class HaarState(NamedTuple):
     """Haar coefficients of a few series at dyadic scales: all that is kept of the past, four tables of LEVELS x series.
 
     Attributes:
@@ -28,24 +29,23 @@ class Scales(NamedTuple):
         tau_mix: the estimate.
     """
 
-    partial: Any
-    before: Any
-    power: Any
-    signs: Any
-    product: Any
-    tau_mix: Any
+    partial: tuple[jax.Array, jax.Array]
+    before: jax.Array
+    power: jax.Array
+    signs: PyTree
+    product: jax.Array
+    tau_mix: jax.Array
 
 
 class LearnedWeights(NamedTuple):
     """V_t and alpha_t, and the mixing time estimated by round t."""
 
-    penalty: Any
-    proximity: Any
-    tau_mix: Any
+    penalty: jax.Array
+    proximity: jax.Array
+    tau_mix: jax.Array
 
 
-@tree.module()
-class Learned:
+class Learned(FeedbackSchedule):
     """V_t = m_t^beta, alpha_t = m_t with m_t = max(m_{t-1}, tau_t t), tau_t estimated from rounds 1..t.
 
     So V_t, alpha_t and alpha_t / V_t = m_t^(1 - beta) never decrease, as appendix A requires, whatever the estimates
@@ -59,23 +59,23 @@ class Learned:
     t.
     """
 
-    beta: Any
+    beta: Scalar
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Scales:
+    def init(self, geometry: Geometry, x: PyTree, num_constraints: int) -> HaarState:
         kind = tree.dtype(x)
         blank = jnp.zeros((LEVELS, num_constraints + 2), kind)
         leaves, structure = jax.tree.flatten(x)
         rng = np.random.default_rng(0)
         signs = [jnp.asarray(rng.choice([-1.0, 1.0], size=leaf.shape), kind) for leaf in leaves]
         one = jnp.ones((), kind)
-        return Scales(
+        return HaarState(
             tree.compensated(blank), blank, blank, jax.tree.unflatten(structure, signs), jnp.zeros((), kind), one
         )
 
-    def listen(self, state: Scales, t: jax.Array, feedback: Feedback) -> Scales:
-        """Take in the feedback of round t."""
-        along = tree.total(jax.tree.map(jnp.multiply, state.signs, feedback.loss_grad))
-        seen = jnp.concatenate([jnp.stack([feedback.loss, along]), feedback.constraints])
+    def absorb(self, state: HaarState, t: jax.Array, feedback: Feedback) -> HaarState:
+        """The estimate with round t in it."""
+        slope = tree.total(jax.tree.map(jnp.multiply, state.signs, feedback.loss_grad))
+        seen = jnp.concatenate([jnp.stack([feedback.loss, slope]), feedback.constraints])
         length = 2 ** np.arange(LEVELS, dtype=np.int32)[:, None]
         full, pairs = t % length == 0, t // (2 * length)
         partial, lost = tree.running_add(state.partial, jnp.broadcast_to(seen, state.power.shape))
@@ -94,6 +94,6 @@ class Learned:
             tau_mix=(jnp.maximum(ratio, 1) + 1) / 2,
         )
 
-    def weights(self, state: Scales, t: jax.Array, sizes: Sizes) -> tuple[Scales, LearnedWeights]:
+    def weights(self, state: HaarState, t: jax.Array, sizes: Sizes) -> tuple[HaarState, LearnedWeights]:
         product = jnp.maximum(state.product, state.tau_mix * t.astype(state.product.dtype))
         return state._replace(product=product), LearnedWeights(product**self.beta, product, state.tau_mix)

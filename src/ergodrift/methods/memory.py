@@ -6,7 +6,7 @@ See docs/memory.md for what follows from that.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ergodrift._core import tree
-from ergodrift.geometry import Geometry
-from ergodrift.methods.estimator import EachSample, shifted
-from ergodrift.types import Feedback, Sizes, Weights
+from ergodrift.methods.estimator import Estimator, shifted
+from ergodrift.methods.schedule import Schedule
+from ergodrift.problem import CompactForm
+from ergodrift.types import Array, Compact, Feedback, Key, PyTree, Scalar, Sizes, Weights
 
 UNSEEN = 4.0  # a state never seen counts as so many times older than the run: of it not even an old gradient is known
 
@@ -25,24 +26,24 @@ class Entry(NamedTuple):
     """What is kept of one state; all 0 before its first visit.
 
     Attributes:
-        planes: the tangent planes that its last feedback gives, which are gradients and what the tangents are worth at
-            x = 0, in one vector; for a linear model, what changes in them: a number a row, and the loss's value at 0.
+        numbers: the tangent planes that its last feedback gives, which are gradients and what the tangents are worth at
+            x = 0, in one vector; or, in a compact form, what of them changes.
         seen: int32, the number of the sample that last came from it, from 1.
         visits: int32, how often it came, where the law is estimated from that; else None.
     """
 
-    planes: Any
-    seen: Any
-    visits: Any
+    numbers: jax.Array
+    seen: jax.Array | None
+    visits: jax.Array | None
 
 
-class Notes(NamedTuple):
+class MemoryState(NamedTuple):
     """What is remembered.
 
     Attributes:
         entries: one for each state, along a leading axis, as they were before the latest sample.
         state: which state the latest sample came from.
-        latest: the planes and visits that it has since. They are put in when the next sample comes: the table is then
+        latest: the numbers and visits that it has since. They are put in when the next sample comes: the table is then
             written to before it is read, so that it can stay where it is in memory; read first, it would be copied.
         average: the weighted average of the planes, as a compensated sum. An average of planes is a plane, whatever the
             points they touch at.
@@ -51,17 +52,16 @@ class Notes(NamedTuple):
         age: how many samples ago the states seen so far were last seen, on average under the weights.
     """
 
-    entries: Any
-    state: Any
-    latest: Any
-    average: Any
-    mass: Any
-    left: Any
-    age: Any
+    entries: Entry
+    state: jax.Array
+    latest: Entry
+    average: tuple[jax.Array, jax.Array]
+    mass: jax.Array
+    left: jax.Array
+    age: jax.Array
 
 
-@tree.module("num_states", "by_visits", "num_rows")
-class Memory(EachSample):
+class Memory(Estimator, static=("num_states", "by_visits", "compact")):
     """Each sample is a round, whose feedback is the law's average of the last tangent planes of all states seen so far.
 
     f̂_t(x) = sum_s w_s [f_s(y_s) + df_s(y_s).(x - y_s)], where y_s is the point at which state s was last seen, and the
@@ -73,22 +73,23 @@ class Memory(EachSample):
         law: w, (S,), summing to one: the stationary law or another target.
         num_states: S. Where it is None, `run` takes it and the law from its source.
         by_visits: whether weights are the shares of visits so far, instead of a law.
-        num_rows: for a linear model, the rows of a state: one number a row is then kept in the place of the planes. The
-            state's rows, which come back with it, make a gradient of them, and its constraints never change.
+        compact: the form in which planes are kept, where the problem offers one.
     """
 
-    law: Any = None
+    law: Array | None = None
     num_states: int | None = None
     by_visits: bool = False
-    num_rows: int | None = None
+    compact: CompactForm | None = None
 
     needs_state = True
 
-    @property
-    def needs_factors(self) -> bool:
-        return self.num_rows is not None
-
-    def for_run(self, num_samples: int, num_rounds: int | None, law: Any = None, num_rows: int | None = None) -> Memory:
+    def for_run(
+        self,
+        num_samples: int,
+        num_rounds: int | None,
+        law: np.ndarray | None = None,
+        compact: CompactForm | None = None,
+    ) -> Memory:
         super().for_run(num_samples, num_rounds)
         if law is None:
             raise ValueError(
@@ -98,17 +99,17 @@ class Memory(EachSample):
         if self.num_states not in (None, len(law)):
             raise ValueError(f"the law is over {self.num_states} states, but the source has {len(law)}")
         known = np.asarray(law) if self.law is None and not self.by_visits else self.law
-        return Memory(known, len(law), self.by_visits, num_rows)
+        return Memory(known, len(law), self.by_visits, compact)
 
-    def init(self, zero: Feedback, levels: Any) -> Notes:
+    def init(self, zero: Feedback, levels: Key | Array | None) -> MemoryState:
         if self.num_states is None:
             raise ValueError("the number of states is not known: pass law=..., or law='visits' with num_states=...")
         none, never = zero.loss, jnp.int32(0)
         planes = ravel_pytree(zero)[0]
-        kept = planes if self.num_rows is None else jnp.zeros(self.num_rows + 1, none.dtype)
-        entry = Entry(kept, never, never if self.by_visits else None)
+        numbers = planes if self.compact is None else jnp.zeros(self.compact.size, none.dtype)
+        entry = Entry(numbers, never, never if self.by_visits else None)
         weighty = self.num_states if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0)
-        return Notes(
+        return MemoryState(
             entries=jax.tree.map(lambda leaf: jnp.zeros((self.num_states, *leaf.shape), leaf.dtype), entry),
             state=never,
             latest=entry._replace(seen=None),
@@ -118,64 +119,65 @@ class Memory(EachSample):
             age=none,
         )
 
-    def observe(self, window: Notes, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Notes, Feedback, Any]:
-        for name in ["state", "factors"][: 1 + self.needs_factors]:
-            if getattr(feedback, name) is None:
-                how = "feedback._replace(state=...)" if name == "state" else "model.factored in the place of feedback"
-                raise ValueError(f"feedback.{name} is missing: this method remembers states; use {how}")
-        state, factors, kind = jnp.asarray(feedback.state, jnp.int32), feedback.factors, feedback.loss.dtype
+    def observe(
+        self, window: MemoryState, t: jax.Array, feedback: Feedback, x: PyTree = None
+    ) -> tuple[MemoryState, Feedback, bool]:
+        if feedback.state is None:
+            raise ValueError(
+                "feedback.state is missing: this method remembers states; use feedback._replace(state=...)"
+            )
+        state, kind = jnp.asarray(feedback.state, jnp.int32), feedback.loss.dtype
         latest = window.latest._replace(seen=t)
         entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, latest)
         entry = jax.tree.map(lambda table: _at(table, state), entries)
-        notes, fresh, stale = self._weighed(window, entry, state, t)
+        after, fresh, stale = self._weighed(window, entry, state, t)
 
-        here = shifted(feedback._replace(state=None, factors=None), tree.scale(x, -1))
-        planes, as_feedback = ravel_pytree(here)
-        new, old = jnp.append(factors.slopes, factors.loss) if self.needs_factors else planes, entry.planes
+        planes, as_feedback = ravel_pytree(shifted(feedback._replace(state=None, compact=None), tree.scale(x, -1)))
+        new, old = planes if self.compact is None else _compact(feedback).numbers, entry.numbers
         # w (new - old), not w new - w old: with a fused multiply-add the latter would not cancel where new = old.
         term = fresh * (new - old)
         if stale is not None:
             term += stale * old
-        if self.needs_factors:
-            fixed = jnp.where(entry.seen == 0, fresh, 0 if stale is None else stale)
-            grad, jac = factors.features.gather(term[:-1], x), tree.scale(here.constraint_jac, fixed)
-            term = ravel_pytree(Feedback(term[-1], grad, fixed * here.constraints, jac))[0]
+        if self.compact is not None:
+            share = jnp.where(entry.seen == 0, fresh, 0 if stale is None else stale)
+            term = ravel_pytree(self.compact.planes(_compact(feedback).basis, term, share))[0]
         if stale is not None:
             term -= stale * window.average[0]
         average = tree.running_add(window.average, term)
         latest = Entry(new, None, None if entry.visits is None else entry.visits + 1)
-        notes = notes._replace(entries=entries, state=state, latest=latest, average=average)
+        after = after._replace(entries=entries, state=state, latest=latest, average=average)
 
         # Shares of visits sum to one as they are; a law's weights do once all states are seen.
-        share = 1 if self.by_visits else 1 / jnp.where(notes.mass > 0, notes.mass, 1)
-        unseen = jnp.maximum(1 - notes.mass, 0) * (t + 1).astype(kind)
+        share = 1 if self.by_visits else 1 / jnp.where(after.mass > 0, after.mass, 1)
+        unseen = jnp.maximum(1 - after.mass, 0) * (t + 1).astype(kind)
         mean = as_feedback(average[0] * share)
-        return notes, shifted(mean, x)._replace(age=notes.age + UNSEEN * unseen), True
+        return after, shifted(mean, x)._replace(age=after.age + UNSEEN * unseen), True
 
-    def _weighed(self, notes: Notes, entry: Entry, state: Any, t: jax.Array) -> tuple[Notes, Any, Any]:
-        """The notes with this visit counted, and how much of (new plane - old plane) comes into the average.
+    def _weighed(
+        self, before: MemoryState, entry: Entry, state: jax.Array, t: jax.Array
+    ) -> tuple[MemoryState, jax.Array, jax.Array | None]:
+        """The memory with this visit counted, and how much of (new plane - old plane) comes into the average.
 
         By visits, the average of t samples becomes one of t + 1: the old plane comes in as well, and the average goes
         out, in this last share.
         """
-        states, kind = notes.entries.seen.shape[0], notes.age.dtype
+        states, kind = before.entries.seen.shape[0], before.age.dtype
         waited, first = (t + 1 - entry.seen).astype(kind), entry.seen == 0
         # A state that does not exist would be taken for another: a NaN shows, and run says where.
         known = (state >= 0) & (state < states)
         if not self.by_visits:
             weight = jnp.where(known, _at(self.law, state), jnp.nan)
             # All ages grow by one, and the visited state's goes back to 0.
-            age = notes.age + notes.mass - jnp.where(first, 0, weight * waited)
-            return _met(notes, age, first, weight), weight, None
-        before, times = t.astype(kind), entry.visits.astype(kind)
-        part = jnp.where(known, 1, jnp.nan) / (before + 1)
-        age = notes.age + (before - jnp.where(first, 0, times * waited) - notes.age) * part
+            age = before.age + before.mass - jnp.where(first, 0, weight * waited)
+            return _met(before, age, first, weight), weight, None
+        taken, times = t.astype(kind), entry.visits.astype(kind)
+        part = jnp.where(known, 1, jnp.nan) / (taken + 1)
+        age = before.age + (taken - jnp.where(first, 0, times * waited) - before.age) * part
         # What is unseen has, for all one knows, its share of the states.
-        return _met(notes, age, first, jnp.asarray(1 / states, kind)), (times + 1) * part, part
+        return _met(before, age, first, jnp.asarray(1 / states, kind)), (times + 1) * part, part
 
 
-@tree.module()
-class Aging:
+class Aging(Schedule):
     """V_t = sqrt t, alpha_t = sqrt(t (t + (c age_t)^2)), where age_t is that of the round's feedback and c = 3/2.
 
     So the step V_t / (2 alpha_t) is that of DPP-t, 1 / (2 sqrt t), but never longer than 1 / (3 age_t): in the time
@@ -185,27 +187,32 @@ class Aging:
         caution: c.
     """
 
-    caution: Any = 1.5
+    caution: Scalar = 1.5
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Any:
-        return ()
-
-    def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, Weights]:
+    def weights(self, state: PyTree, t: jax.Array, sizes: Sizes) -> tuple[PyTree, Weights]:
         time = t.astype(sizes.loss_grad.dtype)
         penalty = jnp.sqrt(time)
         return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(self.caution * sizes.age)))
 
 
-def _met(notes: Notes, age: Any, first: Any, weight: Any) -> Notes:
-    """The notes once a state of this weight has been seen, and the age of all."""
-    left = notes.left - (first & (weight > 0)).astype(jnp.int32)
-    mass = jnp.where(left == 0, 1, notes.mass + jnp.where(first, weight, 0))
-    return notes._replace(left=left, mass=mass, age=jnp.maximum(age, 0))
+def _met(before: MemoryState, age: jax.Array, first: jax.Array, weight: jax.Array) -> MemoryState:
+    """The memory once a state of this weight has been seen, and the age of all."""
+    left = before.left - (first & (weight > 0)).astype(jnp.int32)
+    mass = jnp.where(left == 0, 1, before.mass + jnp.where(first, weight, 0))
+    return before._replace(left=left, mass=mass, age=jnp.maximum(age, 0))
 
 
-def _at(array: Any, index: Any) -> Any:
+def _compact(feedback: Feedback) -> Compact:
+    if feedback.compact is None:
+        raise ValueError(
+            "feedback.compact is missing: this method remembers a compact form; ask for form.feedback(problem, x, xi)"
+        )
+    return feedback.compact
+
+
+def _at(array: Array, index: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(jnp.asarray(array), index, keepdims=False)
 
 
-def _put(array: Any, index: Any, row: Any) -> Any:
+def _put(array: jax.Array, index: jax.Array, row: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_index_in_dim(array, row, index, 0)

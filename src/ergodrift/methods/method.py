@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,28 +11,29 @@ from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift.geometry import Geometry
 from ergodrift.methods.estimator import Estimator
-from ergodrift.methods.schedule import Listener, Schedule
-from ergodrift.types import Feedback, Info, Sizes, State
+from ergodrift.methods.schedule import FeedbackSchedule, Schedule
+from ergodrift.types import Array, Feedback, Info, Key, PyTree, Sizes, State
 
 
-class Method(abc.ABC):
+class Method(tree.Module, abc.ABC):
     """A rule that turns feedback into the next point, one sample at a time.
 
     The estimator folds samples into rounds; when a round is complete, `update` makes it. `init` and `step` run from
-    Python for data that arrive from anywhere, and the compiled loop of `run` calls the very same `step`.
+    Python for data that arrive from anywhere, and the compiled loop of `run` calls the very same `step`. A subclass
+    must have `update`; it is a frozen dataclass and a pytree, further fields are numbers or named in `static=`.
     """
 
     geometry: Geometry
     schedule: Schedule
     estimator: Estimator
 
-    def init(self, x0: Any, num_constraints: int, levels: Any = None) -> State:
+    def init(self, x0: PyTree, num_constraints: int, levels: Key | Array | None = None) -> State:
         """The state before the first sample: x_1 = x0 and Q_1 = 0.
 
         Args:
             x0: a point of X.
             num_constraints: n.
-            levels: for methods that draw random levels, a `jax.random.key` or an array of levels, one a round.
+            levels: for methods that draw random levels, a `jax.random.key` or an array of levels, one per round.
         """
         x = checked_point(self.geometry, x0)
         num_constraints = check.integer("num_constraints", num_constraints, at_least=1)
@@ -57,15 +57,15 @@ class Method(abc.ABC):
         self._check_shapes(state, feedback)
         if not self.estimator.needs_state:
             feedback = feedback._replace(state=None)
-        if not self.estimator.needs_factors:
-            feedback = feedback._replace(factors=None)
+        if self.estimator.compact is None:
+            feedback = feedback._replace(compact=None)
         # The point's precision is the run's, whatever a sweep is over and wherever feedback comes from.
         self, feedback = tree.cast((self, feedback), tree.dtype(state.x))
         window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback, state.x)
         sizes = self.sizes(round_feedback)
         schedule = state.schedule
-        if isinstance(self.schedule, Listener):
-            schedule = self.schedule.listen(schedule, state.t + 1, round_feedback)
+        if isinstance(self.schedule, FeedbackSchedule):
+            schedule = self.schedule.absorb(schedule, state.t + 1, round_feedback)
         schedule, weights = self.schedule.weights(schedule, state.t + 1, sizes)
         x, queue = self.update(state.x, state.queue, round_feedback, weights)
         done = State(state.t + 1, x, queue, schedule, None)
@@ -92,11 +92,10 @@ class Method(abc.ABC):
             )
 
     @abc.abstractmethod
-    def update(self, x: Any, queue: jax.Array, feedback: Feedback, weights: Any) -> tuple[Any, jax.Array]:
+    def update(self, x: PyTree, queue: jax.Array, feedback: Feedback, weights: PyTree) -> tuple[PyTree, jax.Array]:
         """x_{t+1} and Q_{t+1}."""
 
 
-@tree.module()
 class DriftPlusPenalty(Method):
     """Adaptive drift-plus-penalty (Kim and Lee, appendix A).
 
@@ -104,11 +103,7 @@ class DriftPlusPenalty(Method):
     Q_{t+1,i} = [Q_ti + g_ti(x_t) + dg_ti(x_t) . (x_{t+1} - x_t)]_+
     """
 
-    geometry: Geometry
-    schedule: Schedule
-    estimator: Estimator
-
-    def update(self, x: Any, queue: jax.Array, feedback: Feedback, weights: Any) -> tuple[Any, jax.Array]:
+    def update(self, x: PyTree, queue: jax.Array, feedback: Feedback, weights: PyTree) -> tuple[PyTree, jax.Array]:
         drift = tree.pullback(queue, feedback.constraint_jac)
         direction = jax.tree.map(lambda grad, pull: weights.penalty * grad + pull, feedback.loss_grad, drift)
         # Appendix C: S_t, and with it alpha_t, is 0 until the first feedback that is not; then x stays where it is.
@@ -119,8 +114,7 @@ class DriftPlusPenalty(Method):
         return x_next, jnp.maximum(queue + feedback.constraints + change, 0)
 
 
-@tree.module("aggregate")
-class PrimalDual(Method):
+class PrimalDual(Method, static=("aggregate",)):
     """Projected gradient descent on x, damped gradient ascent on the multipliers.
 
     x_{t+1} = Proj(x_t - eta_t (df_t(x_t) + sum_i lambda_ti dg_ti(x_t)))
@@ -129,15 +123,12 @@ class PrimalDual(Method):
     With aggregate = "max" there is one multiplier, on max_i g_ti.
     """
 
-    geometry: Geometry
-    schedule: Schedule
-    estimator: Estimator
     aggregate: str = "vector"
 
     def num_multipliers(self, num_constraints: int) -> int:
         return 1 if self.aggregate == "max" else num_constraints
 
-    def update(self, x: Any, queue: jax.Array, feedback: Feedback, weights: Any) -> tuple[Any, jax.Array]:
+    def update(self, x: PyTree, queue: jax.Array, feedback: Feedback, weights: PyTree) -> tuple[PyTree, jax.Array]:
         constraints, jac = feedback.constraints, feedback.constraint_jac
         if self.aggregate == "max":
             worst = jnp.argmax(constraints)
@@ -147,14 +138,14 @@ class PrimalDual(Method):
         return x_next, jnp.maximum(queue + weights.dual * (constraints - weights.damping * queue), 0)
 
 
-def zero_feedback(x: Any, num_constraints: int) -> Feedback:
+def zero_feedback(x: PyTree, num_constraints: int) -> Feedback:
     """The feedback of functions that are 0 everywhere: it has the shapes of every feedback at x."""
     kind = tree.dtype(x)
     rows = jax.tree.map(lambda leaf: jnp.zeros((num_constraints, *leaf.shape), leaf.dtype), x)
     return Feedback(jnp.zeros((), kind), jax.tree.map(jnp.zeros_like, x), jnp.zeros(num_constraints, kind), rows)
 
 
-def checked_point(geometry: Geometry, x0: Any) -> Any:
+def checked_point(geometry: Geometry, x0: PyTree) -> PyTree:
     """x0 as arrays, after checking that it is a point of the domain."""
     x0 = jax.tree.map(jnp.asarray, x0)
     if not jax.tree.leaves(x0) or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(x0)):

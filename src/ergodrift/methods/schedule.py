@@ -6,7 +6,8 @@ expressed. Hyperparameters are leaves: a new value never recompiles and a sweep 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+import abc
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,69 +15,73 @@ import numpy as np
 
 from ergodrift._core import tree
 from ergodrift.geometry import Geometry
-from ergodrift.types import Feedback, Sizes, StepSizes, Weights
+from ergodrift.types import Feedback, PyTree, Scalar, Sizes, StepSizes, Weights
 
 
-class Schedule(Protocol):
-    """What a method asks of its schedule."""
+class Schedule(tree.Module, abc.ABC):
+    """How a method is to weigh its rounds.
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Any:
-        """The schedule's state before round 1."""
-        ...
+    A subclass is a frozen dataclass and a pytree: its fields are numbers that may be swept, those named in
+    `class Mine(Schedule, static=("kind",))` are not. `weights` is all that it must have.
+    """
 
-    def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, Any]:
-        """The next state, and the weights of round t = 1, 2, ..."""
-        ...
+    def init(self, geometry: Geometry, x: PyTree, num_constraints: int) -> PyTree:
+        """The schedule's state before round 1; none unless a subclass has one."""
+        return ()
 
-
-@runtime_checkable
-class Listener(Protocol):
-    """A schedule that learns from the feedback itself: it hears each round before it is asked for the weights."""
-
-    def listen(self, state: Any, t: jax.Array, feedback: Feedback) -> Any:
-        """The state with round t = 1, 2, ... taken in."""
-        ...
+    @abc.abstractmethod
+    def weights(self, state: PyTree, t: jax.Array, sizes: Sizes) -> tuple[PyTree, PyTree]:
+        """The next state, and the weights of round t = 1, 2, ...: `Weights`, or `StepSizes` for `PrimalDual`."""
 
 
-@tree.module()
-class Constant:
+class PresetSchedule(Schedule):
+    """Weights that are set beforehand: theorems 1 to 3 are about these, as long as they never decrease."""
+
+    @abc.abstractmethod
+    def at(self, t: jax.Array) -> Weights:
+        """The weights of round t = 1, 2, ..., a floating-point number, or an array of such rounds."""
+
+    def weights(self, state: PyTree, t: jax.Array, sizes: Sizes) -> tuple[PyTree, Weights]:
+        return state, self.at(t.astype(sizes.loss_grad.dtype))
+
+
+class FeedbackSchedule(Schedule):
+    """A schedule that learns from the feedback itself: it is shown each round before it is asked for the weights."""
+
+    @abc.abstractmethod
+    def absorb(self, state: PyTree, t: jax.Array, feedback: Feedback) -> PyTree:
+        """The state after the feedback of round t = 1, 2, ..."""
+
+
+class Constant(PresetSchedule):
     """V_t = penalty and alpha_t = proximity, every round."""
 
-    penalty: Any
-    proximity: Any
+    penalty: Scalar
+    proximity: Scalar
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Any:
-        return ()
-
-    def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, Weights]:
-        kind = sizes.loss_grad.dtype
-        return state, Weights(jnp.asarray(self.penalty, kind), jnp.asarray(self.proximity, kind))
+    def at(self, t: jax.Array) -> Weights:
+        return Weights(jnp.full_like(t, self.penalty), jnp.full_like(t, self.proximity))
 
 
-@tree.module()
-class Ergodic:
+class Ergodic(PresetSchedule):
     """V_t = (tau_mix t)^beta, alpha_t = tau_mix t (Kim and Lee, section 3.1)."""
 
-    tau_mix: Any
-    beta: Any
+    tau_mix: Scalar
+    beta: Scalar
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Any:
-        return ()
-
-    def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, Weights]:
-        proximity = self.tau_mix * t.astype(sizes.loss_grad.dtype)
-        return state, Weights(proximity**self.beta, proximity)
+    def at(self, t: jax.Array) -> Weights:
+        proximity = self.tau_mix * t
+        return Weights(proximity**self.beta, proximity)
 
 
 class Energy(NamedTuple):
     """S_t as a compensated sum, and the R it is scaled by."""
 
-    total: Any
-    diameter: Any
+    total: tuple[jax.Array, jax.Array]
+    diameter: jax.Array
 
 
-@tree.module("lagged")
-class AdaGrad:
+class AdaGrad(Schedule, static=("lagged",)):
     """V_t = S^beta / R, alpha_t = S / R^2, where S sums a_t = F_t^2/4 + sum_i (R^2 G_ti^2 + H_ti^2) + offset.
 
     MDPP weighs round t with S_{t-1} (`lagged`), starting from S_0 = delta (section 4.2); the adversarial version with
@@ -90,13 +95,13 @@ class AdaGrad:
         lagged: whether round t is weighed with S_{t-1} or S_t.
     """
 
-    start: Any
-    offset: Any
-    beta: Any
-    diameter: Any
+    start: Scalar
+    offset: Scalar
+    beta: Scalar
+    diameter: Scalar | None
     lagged: bool
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Energy:
+    def init(self, geometry: Geometry, x: PyTree, num_constraints: int) -> Energy:
         diameter = geometry.diameter(x) if self.diameter is None else self.diameter
         if not tree.is_traced(diameter) and not np.isfinite(diameter):
             raise ValueError(
@@ -114,14 +119,13 @@ class AdaGrad:
         weights = Weights(energy**self.beta / state.diameter, energy / jnp.square(state.diameter))
         return Energy(total, state.diameter), weights
 
-    def increment(self, sizes: Sizes, diameter: Any) -> Any:
+    def increment(self, sizes: Sizes, diameter: Scalar) -> jax.Array:
         """a_t, with all constraints summed."""
         gradients = jnp.sum(jnp.square(diameter * sizes.constraint_jac) + jnp.square(sizes.constraints))
         return jnp.square(sizes.loss_grad) / 4 + gradients + self.offset
 
 
-@tree.module()
-class Damped:
+class Damped(Schedule):
     """PD: eta = r^2 / (a sqrt T) throughout, with multipliers damped by delta eta (Mahdavi, Jin and Yang 2012).
 
     a = r sqrt((m+1) G^2 + 2 m D^2), and delta is the smaller root of delta = (m+1) G^2 + 2 eta^2 delta^2.
@@ -133,12 +137,12 @@ class Damped:
         radius: r; the geometry's reach unless given.
     """
 
-    horizon: Any
-    gradient_bound: Any
-    constraint_bound: Any
-    radius: Any
+    horizon: Scalar
+    gradient_bound: Scalar
+    constraint_bound: Scalar
+    radius: Scalar | None
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> StepSizes:
+    def init(self, geometry: Geometry, x: PyTree, num_constraints: int) -> StepSizes:
         radius = geometry.reach(x) if self.radius is None else self.radius
         gradients = (num_constraints + 1) * self.gradient_bound**2
         eta = radius / (gradients + 2 * num_constraints * self.constraint_bound**2) ** 0.5 / self.horizon**0.5
@@ -154,8 +158,7 @@ class Damped:
         return state, state
 
 
-@tree.module()
-class Decaying:
+class Decaying(Schedule):
     """PD2: eta_t = r / (G t^beta), theta_t = 6 r G / t^beta, mu_t = 1 / (theta_t (t+1)) (Jenatton et al. 2016).
 
     Attributes:
@@ -164,14 +167,14 @@ class Decaying:
         radius: r; the geometry's reach unless given.
     """
 
-    gradient_bound: Any
-    beta: Any
-    radius: Any
+    gradient_bound: Scalar
+    beta: Scalar
+    radius: Scalar | None
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Any:
+    def init(self, geometry: Geometry, x: PyTree, num_constraints: int) -> jax.Array:
         return jnp.asarray(geometry.reach(x) if self.radius is None else self.radius, tree.dtype(x))
 
-    def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, StepSizes]:
+    def weights(self, state: jax.Array, t: jax.Array, sizes: Sizes) -> tuple[jax.Array, StepSizes]:
         t = t.astype(sizes.loss_grad.dtype)
         decay = state / t**self.beta
         damping = 6 * decay * self.gradient_bound

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from ergodrift._core import tree
-from ergodrift.geometry import Geometry
-from ergodrift.methods.estimator import EachSample, shifted
-from ergodrift.types import Feedback, Sizes, Weights
+from ergodrift.methods.estimator import Estimator, shifted
+from ergodrift.methods.schedule import PresetSchedule
+from ergodrift.types import Array, Feedback, Key, PyTree, Scalar, Weights
 
 
-@tree.module()
-class GrowingWindow(EachSample):
+class GrowingWindow(Estimator):
     """Each sample is a round: the loss as the sample shows it, the constraints as the latest samples do on average.
 
     ĝ_t(x) = sum_{s <= t} w_s [g_s(x_s) + dg_s(x_s).(x - x_s)] with w_s close to (s / t)^(k-1) k / t: most of the weight
@@ -25,12 +22,12 @@ class GrowingWindow(EachSample):
         decay: k; docs/memory.md has what other values than 50 do.
     """
 
-    decay: Any = 50
+    decay: Scalar = 50
 
-    def init(self, zero: Feedback, levels: Any) -> Any:
+    def init(self, zero: Feedback, levels: Key | Array | None) -> PyTree:
         return tree.compensated((zero.constraints, zero.constraint_jac))
 
-    def observe(self, window: Any, t: jax.Array, feedback: Feedback, x: Any = None) -> tuple[Any, Feedback, Any]:
+    def observe(self, window: PyTree, t: jax.Array, feedback: Feedback, x: PyTree) -> tuple[PyTree, Feedback, bool]:
         here = shifted(feedback, tree.scale(x, -1))  # tangent planes by what they are worth at x = 0
         # Polynomial-decay averaging (Shamir and Zhang 2013): mean_t = mean_{t-1} + k / (t + k - 1) (new - mean_{t-1}).
         rate = self.decay / (t.astype(feedback.loss.dtype) + self.decay)
@@ -41,14 +38,9 @@ class GrowingWindow(EachSample):
         return window, mean._replace(loss=feedback.loss), True
 
 
-@tree.module()
-class Widening:
+class Widening(PresetSchedule):
     """V_t = t^(3/4), alpha_t = t^(3/2): EDPP-t's weights at beta = 1/2 with sqrt t in the place of tau_mix."""
 
-    def init(self, geometry: Geometry, x: Any, num_constraints: int) -> Any:
-        return ()
-
-    def weights(self, state: Any, t: jax.Array, sizes: Sizes) -> tuple[Any, Weights]:
-        time = t.astype(sizes.loss_grad.dtype)
-        proximity = time * jnp.sqrt(time)
-        return state, Weights(jnp.sqrt(proximity), proximity)
+    def at(self, t: jax.Array) -> Weights:
+        proximity = t * jnp.sqrt(t)
+        return Weights(jnp.sqrt(proximity), proximity)

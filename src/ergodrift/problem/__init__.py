@@ -1,10 +1,14 @@
 """Problems: a loss, constraints and a domain; linear models that know their own structure."""
 
-from ergodrift.problem.linear import LINKS, Dense, LinearModel, Rows, half_spaces, logistic_in_groups, total_and_slopes
+from ergodrift.problem.compact import CompactForm
+from ergodrift.problem.linear import LinearModel, half_spaces
+from ergodrift.problem.links import LINKS, logistic_in_groups, total_and_slopes
 from ergodrift.problem.problem import Problem, value_and_jacobian
+from ergodrift.problem.rows import Dense, Rows
 
 __all__ = [
     "LINKS",
+    "CompactForm",
     "Dense",
     "LinearModel",
     "Problem",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,10 @@ from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.logarithm import rewritten
 from ergodrift.geometry import Geometry
-from ergodrift.types import Feedback
+from ergodrift.problem.compact import CompactForm
+from ergodrift.types import Feedback, PyTree
+
+Function: TypeAlias = Callable[[PyTree, PyTree], jax.Array]  # of a point and a sample
 
 
 @tree.module("loss", "constraints", "fast_logarithms")
@@ -34,8 +37,8 @@ class Problem:
     Array([-2., -2.], dtype=float64)
     """
 
-    loss: Callable[[Any, Any], Any]
-    constraints: Callable[[Any, Any], Any]
+    loss: Function
+    constraints: Function
     geometry: Geometry
     fast_logarithms: bool = dataclasses.field(default=True, kw_only=True)
 
@@ -46,13 +49,13 @@ class Problem:
         if not isinstance(self.geometry, Geometry):
             raise TypeError(f"geometry must be a Geometry such as Ball(5.0), got {self.geometry!r}")
 
-    def feedback(self, x: Any, xi: Any) -> Feedback:
+    def feedback(self, x: PyTree, xi: PyTree) -> Feedback:
         """f, its gradient, g and its Jacobian at x for the sample xi, by automatic differentiation."""
         check.fits("xi", xi)
         return self._feedback(x, xi)
 
     @compiled()
-    def _feedback(self, x: Any, xi: Any) -> Feedback:
+    def _feedback(self, x: PyTree, xi: PyTree) -> Feedback:
         xi = tree.cast(xi, tree.dtype(x))  # as in a run, where the point's precision is that of the data too
         f, g = self.loss, self.constraints
         if self.fast_logarithms:
@@ -61,11 +64,11 @@ class Problem:
         constraints, constraint_jac = value_and_jacobian(lambda y: g(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
 
-    def rows(self, xi: Any) -> int | None:
-        """How many numbers stand for all that a visit to a sample's state changes; None where its feedback must."""
+    def compact(self, xi: PyTree) -> CompactForm | None:
+        """How to remember a state with samples like `xi` in fewer numbers than its tangent planes have, if at all."""
         return None
 
-    def check(self, x: Any, xi: Any) -> int:
+    def check(self, x: PyTree, xi: PyTree) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""
         self.geometry.check(x)
         xi = tree.cast(xi, tree.dtype(x))
@@ -81,7 +84,7 @@ class Problem:
         return constraints.shape[0]
 
 
-def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> jax.ShapeDtypeStruct:
+def _shape(name: str, function: Function, x: PyTree, xi: PyTree) -> jax.ShapeDtypeStruct:
     """The shape `function(x, xi)` would have; any failure inside it is reported under its name."""
     try:
         out = jax.eval_shape(function, x, xi)
@@ -93,18 +96,18 @@ def _shape(name: str, function: Callable[[Any, Any], Any], x: Any, xi: Any) -> j
     return out
 
 
-def value_and_jacobian(function: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
+def value_and_jacobian(function: Callable[[PyTree], jax.Array], x: PyTree) -> tuple[jax.Array, PyTree]:
     """The vector function(x) and its Jacobian, by rows or by columns, whichever are fewer and can be had.
 
     A function with a reverse rule of its own (`jax.custom_vjp`) has no columns, one with a `while_loop` no rows.
     """
     count = jax.eval_shape(function, x).shape[0]
 
-    def by_rows() -> tuple[Any, Any]:
+    def by_rows() -> tuple[jax.Array, PyTree]:
         value, vjp = jax.vjp(lambda y: jnp.asarray(function(y)), x)
         return value, jax.vmap(lambda row: vjp(row)[0])(jnp.eye(count, dtype=value.dtype))
 
-    def by_columns() -> tuple[Any, Any]:
+    def by_columns() -> tuple[jax.Array, PyTree]:
         return function(x), jax.jacfwd(function)(x)
 
     few_rows = count <= sum(leaf.size for leaf in jax.tree.leaves(x))

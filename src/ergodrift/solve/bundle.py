@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ergodrift.geometry.region import Linearization, Region
 from ergodrift.solve.interior import Point, interior
-from ergodrift.solve.region import Region, Rows
 
 LEVEL = 0.3  # between what the cuts allow (0) and the best point so far (1): where the next point is looked for
 FEASIBLE = 1e-12  # the largest violation a point may have where no point is strictly feasible
@@ -48,7 +48,7 @@ class _Cuts:
         self.slopes, self.offsets = np.zeros((0, len(region.lower))), np.zeros(0)
         self.owner, self.idle = np.zeros(0, dtype=int), np.zeros(0, dtype=int)
 
-    def add(self, z: np.ndarray, rows: Rows) -> None:
+    def add(self, z: np.ndarray, rows: Linearization) -> None:
         values, jac = rows
         known = np.full(len(values), -np.inf)
         np.maximum.at(known, self.owner, self.slopes @ z + self.offsets)
@@ -114,11 +114,11 @@ class _Cuts:
 def bundle(
     region: Region,
     starts: list[np.ndarray],
-    rows: Callable[[np.ndarray], Rows],
+    rows: Callable[[np.ndarray], Linearization],
     share: np.ndarray,
     done: Callable[[float, float], bool],
     most: int,
-    watch: Callable[[float], Any] | None = None,
+    watch: Callable[[float], object] | None = None,
     least: Callable[[np.ndarray], float] | None = None,
 ) -> Proven:
     """min t over the region subject to h_i(z) <= share_i t, for convex functions h of which subgradients are known.
@@ -194,7 +194,9 @@ def bundle(
     return Proven(z_best, best, proven, owners, steps)
 
 
-def _finite(region: Region, rows: Callable[[np.ndarray], Rows], z: np.ndarray) -> tuple[Any, Any]:
+def _finite(
+    region: Region, rows: Callable[[np.ndarray], Linearization], z: np.ndarray
+) -> Linearization | tuple[None, None]:
     """h and its Jacobian at z, or a hair's breadth from it where it has none there, as |x| written as a root at 0."""
     rng = np.random.default_rng(0)
     for size in (0.0, 1e-13, 1e-11, 1e-9):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from ergodrift._core.progress import Progress
+from ergodrift.geometry.region import Linearization, Region
 from ergodrift.solve.bundle import bundle
 from ergodrift.solve.interior import Inner, Point, interior
-from ergodrift.solve.region import Region, Rows
 from ergodrift.solve.zoom import closer
 
 SOLVED = 1e-10  # a KKT residual that only a solution has
@@ -26,7 +26,7 @@ HELD = 1e-9  # a violation, and a residual, small enough to say that a penalty h
 LOOSE = 1e-6  # by how much rows are loosened to see which multipliers have the least sum
 MARGIN = 1e-3  # by which a point must meet the constraints to be of use to draw others back
 
-Functions = Callable[[np.ndarray], Rows]  # several convex functions at z, of size one, and their Jacobian
+Functions = Callable[[np.ndarray], Linearization]  # several convex functions at z, of size one, and their Jacobian
 Bend = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (z, weights) -> the second derivative of weights.functions
 
 
@@ -65,7 +65,7 @@ class Solution(NamedTuple):
 
 
 class Worst(NamedTuple):
-    """min over the region of max_i h_i / share_i.
+    """min over the region of max_i h_i / share_i, subject to h_i <= 0 where share_i = 0.
 
     Attributes:
         z: a point that attains it.
@@ -95,11 +95,11 @@ class Bar:
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.close()
 
 
-def minimum(region: Region, start: np.ndarray, functions: Functions, bend: Bend | None, bar: Any) -> Solution:
+def minimum(region: Region, start: np.ndarray, functions: Functions, bend: Bend | None, bar: Bar) -> Solution:
     """min h_0(z) over the region subject to h_i(z) <= 0, i >= 1."""
 
     def value(z: np.ndarray) -> Point:
@@ -142,7 +142,7 @@ def minimum(region: Region, start: np.ndarray, functions: Functions, bend: Bend 
 
 
 def _near(
-    region: Region, start: np.ndarray, part: float, value: Callable[[np.ndarray], Point], bend: Any, bar: Any
+    region: Region, start: np.ndarray, part: float, value: Callable[[np.ndarray], Point], bend: Bend, bar: Bar
 ) -> Solution | None:
     """The optimum over a part of the region around the start, by Newton's method, where no wall of that part binds.
 
@@ -169,10 +169,13 @@ def least_worst(
     functions: Functions,
     bend: Bend | None,
     share: np.ndarray,
-    bar: Any,
+    bar: Bar,
     ground: bool = False,
 ) -> Worst:
-    """min over the region of max_i h_i / share_i; with `ground`, any point well below 0 will do."""
+    """min over the region of max_i h_i / share_i, subject to h_i <= 0 where share_i = 0.
+
+    With `ground`, any point well below 0 will do.
+    """
     count, size = len(share), len(start)
     wide, up = region.widened(), np.append(np.zeros(size), 1.0)
 
@@ -188,7 +191,7 @@ def least_worst(
         return Worst(start, np.nan, -np.inf, np.full(count, np.nan), np.nan)
     found: Worst | None = None
     if bend is not None:
-        high = float((values / share)[share == share.max()].max()) + 1.0
+        high = float(values[share == share.max()].max() / share.max()) + 1.0
         inner = interior(wide, np.append(start, high), value, widened, bar)
         found = _worst(region, functions, share, inner)
         if found.residual <= SOLVED or (ground and (found.value < -MARGIN or found.least > EDGE)):
@@ -203,7 +206,7 @@ def least_worst(
     return cut if found is None or not found.residual <= cut.residual else found
 
 
-def penalised(region: Region, start: np.ndarray, functions: Functions, bend: Bend | None, bar: Any) -> Solution | None:
+def penalised(region: Region, start: np.ndarray, functions: Functions, bend: Bend | None, bar: Bar) -> Solution | None:
     """The optimum where no point meets the constraints strictly but multipliers exist; None where there are none.
 
     min over z of max(h_0, h_0 + penalty h_i) has the same solution as soon as the penalty is larger than the sum of
@@ -226,7 +229,7 @@ def _raised(
     start: np.ndarray,
     functions: Functions,
     bend: Bend | None,
-    bar: Any,
+    bar: Bar,
     penalty: float,
     slack: float = 0.0,
 ) -> Worst:
@@ -235,7 +238,7 @@ def _raised(
     mix = np.hstack([np.ones((count + 1, 1)), np.vstack([np.zeros(count), penalty * np.eye(count)])])
     shift = np.append(0.0, np.full(count, penalty * slack))
 
-    def raised(z: np.ndarray) -> Rows:
+    def raised(z: np.ndarray) -> Linearization:
         values, jac = functions(z)
         return mix @ values - shift, mix @ jac
 
@@ -243,7 +246,7 @@ def _raised(
     return least_worst(region, start, raised, bent, np.ones(count + 1), bar)
 
 
-def least_multipliers(region: Region, found: Solution, functions: Functions, bar: Any) -> np.ndarray:
+def least_multipliers(region: Region, found: Solution, functions: Functions, bar: Bar) -> np.ndarray:
     """At a kink, of the many multipliers that fit those with the least sum: what loosening all rows would save."""
     loosened = _raised(region, region.inwards(found.z), functions, None, bar, found.penalty, LOOSE)
     return _binding(found.penalty * loosened.weights[1:], found.rows)
@@ -277,7 +280,7 @@ def _close(best: float, least: float) -> bool:
 
 
 def _some(functions: Functions, first: int) -> Functions:
-    def some(z: np.ndarray) -> Rows:
+    def some(z: np.ndarray) -> Linearization:
         values, jac = functions(z)
         return values[first:], jac[first:]
 
@@ -301,7 +304,7 @@ def _worst(region: Region, functions: Functions, share: np.ndarray, inner: Inner
     values, jac = functions(z)
     slope = weights @ jac
     least = float(weights @ values + region.least(slope) - slope @ z)
-    return Worst(z, float((values / share).max()), least, weights, inner.residual)
+    return Worst(z, float((values[share > 0] / share[share > 0]).max()), least, weights, inner.residual)
 
 
 def _binding(multipliers: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -5,19 +5,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from ergodrift._core.precision import double
 from ergodrift.data.expectation import check_parts, wide
 from ergodrift.data.source import Source
+from ergodrift.geometry.region import Linearization
 from ergodrift.problem import Problem
 from ergodrift.solve.convex import EDGE, Bar, Bend, Functions, Worst, least_worst
 from ergodrift.solve.derivatives import mean_constraints, mean_loss
-from ergodrift.solve.reference import Averaged, Program, example_point
-from ergodrift.solve.region import Rows
+from ergodrift.solve.program import Averaged, Constraints, ScaledProgram
+from ergodrift.solve.reference import example_point
+from ergodrift.types import PyTree
 
 ROUGH = 1e-4  # the largest residual worth returning
 PRECISE = 1e-8  # of the worst violation: a gap that needs no other unit
@@ -44,7 +48,7 @@ class Feasibility(NamedTuple):
     """
 
     worst: float
-    x: Any
+    x: PyTree
     constraints: np.ndarray
     multipliers: np.ndarray
     conflict: tuple[int, ...]
@@ -76,7 +80,7 @@ class Feasibility(NamedTuple):
         )
 
 
-def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility:
+def feasibility(problem: Problem, source: Source, x0: PyTree = None) -> Feasibility:
     """The smallest worst violation min_{x in X} max_i E[g_i(x, xi)], by an independent convex solver.
 
     It is the program min s over (x, s) subject to ḡ_i(x) <= s; the multipliers of the rows are the proof that nothing
@@ -105,10 +109,8 @@ def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility
         point = wide(example_point(problem, source) if x0 is None else x0)
         problem.check(point, wide(source.example))
         check_parts(problem, source, point)
-        program = Program(problem, point, wide(source.loss_law), warm=x0 is not None)
-        constraints = Averaged(problem, wide(source.constraint_law))
-        rows = program.rows(constraints.rows)
-        search = _Search(program, constraints, rows, program.sizes(rows))
+        program = ScaledProgram(problem, point, wide(source.loss_law), warm=x0 is not None)
+        search = _Search(program, Averaged(problem, wide(source.constraint_law)))
         everything = np.arange(len(search.sizes))
         with search.bar:
             judged = search.least_worst(everything)
@@ -117,7 +119,7 @@ def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility
             if judged.least > EDGE:
                 conflict = search.irreducible(np.flatnonzero(judged.weights > SHARE * judged.weights.max()))
         verdict = "infeasible" if judged.least > EDGE else "slater" if judged.value < -EDGE else "edge"
-        values = rows(found.z)[0]
+        values = search.rows(found.z)[0][everything]
         x = jax.tree.map(np.asarray, program.point_of(found.z))
         shares = found.weights / search.sizes
         worst, least = float(values.max()), found.least * unit
@@ -127,17 +129,21 @@ def feasibility(problem: Problem, source: Source, x0: Any = None) -> Feasibility
 
 
 class _Search:
-    """The constraints in units of their own gradients."""
+    """The constraints in units of their own gradients; those of the domain, which must hold in any case, come last."""
 
-    def __init__(self, program: Program, constraints: Averaged, rows: Any, sizes: np.ndarray) -> None:
-        self.program, self.rows, self.sizes = program, rows, sizes
-        self.second = program.bend(constraints, sizes)
+    def __init__(self, program: ScaledProgram, constraints: Constraints) -> None:
+        within = program.within(constraints)
+        self.program, self.rows = program, program.rows(within.rows)
+        self.units = program.sizes(self.rows)
+        self.sizes = self.units[: len(constraints.rows(program.point)[0])]
+        self.domain = np.arange(len(self.sizes), len(self.units))
+        self.second = program.bend(within, self.units)
         self.bar = Bar("feasibility")
 
     def functions(self, chosen: np.ndarray) -> Functions:
-        def some(z: np.ndarray) -> Rows:
+        def some(z: np.ndarray) -> Linearization:
             values, jac = self.rows(z)
-            return (values / self.sizes)[chosen], (jac / self.sizes[:, None])[chosen]
+            return (values / self.units)[chosen], (jac / self.units[:, None])[chosen]
 
         return some
 
@@ -147,7 +153,7 @@ class _Search:
             return None
 
         def some(z: np.ndarray, weights: np.ndarray) -> np.ndarray:
-            spread = np.zeros(1 + len(self.sizes))
+            spread = np.zeros(1 + len(self.units))
             spread[1 + chosen] = weights
             return second(z, spread)
 
@@ -156,14 +162,15 @@ class _Search:
     def least_worst(self, chosen: np.ndarray, share: np.ndarray | None = None) -> Worst:
         """min over X of the largest chosen ḡ_i / (size_i share_i)."""
         share = np.ones(len(chosen)) if share is None else share
-        region, start = self.program.region, self.program.start
-        found = least_worst(region, start, self.functions(chosen), self.bend(chosen), share, self.bar)
+        region, start, every = self.program.region, self.program.start, np.append(chosen, self.domain)
+        shares = np.append(share, np.zeros(len(self.domain)))
+        found = least_worst(region, start, self.functions(every), self.bend(every), shares, self.bar)
         if not found.residual <= ROUGH:
             raise ValueError(
                 f"the solver stopped at a KKT residual of {found.residual:.3g}; pass another x0 to start from, and "
                 "make sure that the constraints are convex, and finite there with their gradients"
             )
-        return found
+        return found._replace(weights=found.weights[: len(chosen)])
 
     def in_given_units(self, judged: Worst) -> tuple[Worst, float]:
         """The same for the constraints as they are, ḡ_i <= s unit with a unit that makes s of size one; and that unit.
@@ -219,7 +226,7 @@ class QueueEvidence(NamedTuple):
     slope_error: np.ndarray
     worst: tuple[float, float]
     conflict: tuple[int, ...]
-    x: Any
+    x: PyTree
 
     def __str__(self) -> str:
         seen = f"the queues grow like t^{self.growth:.2f}" + (
@@ -248,7 +255,7 @@ STEADY = 0.03  # by how much the queues' speed may differ between the third and 
 PRESSURE = 10.0  # how much harder the constraints must pull than the loss
 
 
-def queue_evidence(rounds: Any, queue: Any, x: Any, pressure: float = np.inf) -> QueueEvidence:
+def queue_evidence(rounds: ArrayLike, queue: ArrayLike, x: PyTree, pressure: float = np.inf) -> QueueEvidence:
     """Judge feasibility by how queues grow: ||Q_t|| = O(t^((1+beta)/2)) where a feasible point exists (theorem 1).
 
     The exponent is p = log(||Q_T|| / ||Q_s||) / log(T / s), with s the record nearest T/2 of each seed. "no sign" asks
@@ -291,7 +298,7 @@ def queue_evidence(rounds: Any, queue: Any, x: Any, pressure: float = np.inf) ->
     return QueueEvidence(verdict, float(p), float(error), slope, slope_error, worst, conflict, mean)
 
 
-def pressure(problem: Problem, source: Source, x: Any, queue: Any, penalty: Any) -> float:
+def pressure(problem: Problem, source: Source, x: PyTree, queue: ArrayLike, penalty: ArrayLike) -> float:
     """sum_i Q_i ||dḡ_i(x)|| / (V ||df̄(x)||): how much harder the constraints pull than the loss, in dual norms."""
     with double():
         norm = problem.geometry.dual_norm
@@ -300,13 +307,13 @@ def pressure(problem: Problem, source: Source, x: Any, queue: Any, penalty: Any)
     return float(np.asarray(queue) @ np.asarray(rows)) / max(float(penalty) * loss, np.finfo(float).tiny)
 
 
-def _mean(values: np.ndarray) -> tuple[Any, Any]:
+def _mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean over seeds and its standard error, infinite with one seed."""
     mean = values.mean(axis=0)
     return mean, values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.full(mean.shape, np.inf)
 
 
-def _names(indices: Any) -> str:
+def _names(indices: Iterable[int]) -> str:
     """Constraints by number, from 0 as in code."""
     numbers = [str(int(i)) for i in indices]
     if len(numbers) == 1:

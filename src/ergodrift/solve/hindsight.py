@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,9 @@ from ergodrift._core.precision import double
 from ergodrift.data.expectation import BATCH, average, wide
 from ergodrift.data.source import Law, Source
 from ergodrift.problem import Problem
-from ergodrift.solve.reference import FEASIBLE, Averaged, Program, Reference, solve_reference
-from ergodrift.types import PyTree
+from ergodrift.solve.program import Averaged, ScaledProgram
+from ergodrift.solve.reference import FEASIBLE, Reference, solve_reference
+from ergodrift.types import Array, PyTree, Scalar
 
 MANY = 100  # below this many problems, compiling Newton's method takes longer than it saves
 STEPS = 12  # of Newton's method, far more than it takes near the solution
@@ -49,17 +49,17 @@ class Realised(Source):
 
 
 def best_on_paths(
-    problem: Problem, source: Source, paths: Sequence[PyTree], x0: PyTree, every: bool = False
+    problem: Problem, source: Source, paths: Sequence[PyTree], x0: PyTree, per_sample: bool = False
 ) -> list[Reference]:
     """For each path the x that minimises its sum of losses, subject to ḡ(x) <= 0; see `best_in_hindsight`."""
     realised = [Realised(source, path) for path in paths]
     if source.parts[0].table is not None:  # all paths go through the same points
-        return best_in_hindsight(problem, source, np.stack([one.counts for one in realised]), x0, every)
-    return [solve_reference(problem, one, x0, every=every) for one in realised]
+        return best_in_hindsight(problem, source, np.stack([one.counts for one in realised]), x0, per_sample)
+    return [solve_reference(problem, one, x0, per_sample=per_sample) for one in realised]
 
 
 def best_in_hindsight(
-    problem: Problem, source: Source, weights: np.ndarray, x0: Any, every: bool = False
+    problem: Problem, source: Source, weights: np.ndarray, x0: PyTree, per_sample: bool = False
 ) -> list[Reference]:
     """For each row of `weights` the x that minimises the losses so weighed, subject to ḡ(x) <= 0.
 
@@ -71,15 +71,15 @@ def best_in_hindsight(
         source: its laws are the expectations.
         weights: (problems, points of the loss law), such as how often each path saw each of them.
         x0: where to start.
-        every: ask that the constraints hold for every sample, not on average.
+        per_sample: ask that the constraints hold for every sample, not on average.
     """
     distinct, which = np.unique(weights, axis=0, return_inverse=True)
     solved: list[Reference | None] = [None] * len(distinct)
-    if len(distinct) >= MANY and not every:
+    if len(distinct) >= MANY and not per_sample:
         typical = solve_reference(problem, source, x0, loss_weights=distinct.mean(axis=0))
         solved = nearby(problem, source, typical, distinct)
     solved = [
-        found or solve_reference(problem, source, x0, loss_weights=row, every=every)
+        found or solve_reference(problem, source, x0, loss_weights=row, per_sample=per_sample)
         for found, row in zip(solved, distinct, strict=True)
     ]
     return [found for found in (solved[row] for row in which.ravel()) if found is not None]
@@ -95,7 +95,7 @@ def nearby(problem: Problem, source: Source, typical: Reference, weights: np.nda
     """
     with double():
         loss_law, constraint_law = wide(source.loss_law), wide(source.constraint_law)
-        program = Program(problem, typical.x, loss_law, warm=True)
+        program = ScaledProgram(problem, typical.x, loss_law, warm=True)
         region = program.region
         if len(region.equal) or region.lift.shape[0] != region.lift.shape[1]:
             return [None] * len(weights)
@@ -121,7 +121,7 @@ def nearby(problem: Problem, source: Source, typical: Reference, weights: np.nda
         x = jax.tree.map(np.asarray, jax.vmap(program.unravel)(jnp.asarray(flat)))
 
         def reference(row: int) -> Reference | None:
-            inside = (region.walls(region.embed(flat[row]))[0] < 0).all()
+            inside = (region.walls(region.embed(flat[row]))[0] < 0).all() and program.holds(flat[row])
             worst = (constraints[row] / sizes).max()
             if not (residual[row] <= SOLVED and worst <= FEASIBLE and spread[row].min() >= 0 and inside):
                 return None
@@ -138,22 +138,28 @@ def nearby(problem: Problem, source: Source, typical: Reference, weights: np.nda
 
 @compiled()
 def _newton(
-    problem: Problem, points: Any, constraint_law: Law, shares: Any, like: Any, binding: Any, start: Any
-) -> tuple[Any, ...]:
+    problem: Problem,
+    points: PyTree,
+    constraint_law: Law,
+    shares: jax.Array,
+    like: PyTree,
+    binding: Array,
+    start: jax.Array,
+) -> tuple[jax.Array, ...]:
     flat, unravel = ravel_pytree(like)
     dim = flat.size
 
-    def one(share: Any) -> tuple[Any, ...]:
-        def lagrangian(x: Any, multipliers: Any) -> Any:
+    def one(share: jax.Array) -> tuple[jax.Array, ...]:
+        def lagrangian(x: jax.Array, multipliers: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             constraints = average(problem.constraints, constraint_law, unravel(x))
             loss = average(problem.loss, Law(points, share), unravel(x))
             return loss + multipliers @ constraints[binding], (loss, constraints)
 
-        def conditions(z: Any) -> Any:
+        def conditions(z: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
             slope, (loss, constraints) = jax.grad(lagrangian, has_aux=True)(z[:dim], z[dim:])
             return jnp.concatenate([slope, constraints[binding]]), (slope, loss, constraints)
 
-        def step(_: Any, z: Any) -> Any:
+        def step(_: Scalar, z: jax.Array) -> jax.Array:
             jacobian, _ = jax.jacfwd(conditions, has_aux=True)(z)
             return z - jnp.linalg.solve(jacobian, conditions(z)[0])
 

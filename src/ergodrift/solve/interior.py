@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
-from ergodrift.solve.region import Region
+from ergodrift.geometry.region import Region
 
 MOST_STEPS = 200
 TO_THE_WALL = 0.995  # the part of the way to the boundary that a step may go
@@ -65,7 +65,7 @@ def interior(
     start: np.ndarray,
     value: Callable[[np.ndarray], Point],
     curvature: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    watch: Callable[[float], Any] | None = None,
+    watch: Callable[[float], object] | None = None,
     enough: float = NOTHING,
 ) -> Inner:
     """Minimise over the region subject to g(z) <= 0; z stays strictly inside the region, g need not hold on the way.
@@ -121,8 +121,9 @@ class _State(NamedTuple):
 
     @classmethod
     def of(
-        cls, region: Region, point: Point, rows: Any, jacobian: Any, slack: Any, weights: Any, equal: Any, length: float
-    ) -> _State:
+        cls, region: Region, point: Point, rows: np.ndarray, jacobian: np.ndarray, slack: np.ndarray,
+        weights: np.ndarray, equal: np.ndarray, length: float,
+    ) -> _State:  # fmt: skip
         stationarity = point.gradient + weights @ jacobian + equal @ region.equal
         return cls(point, rows, jacobian, slack, weights, equal, stationarity, length)
 
@@ -151,7 +152,12 @@ class _State(NamedTuple):
         return float(np.linalg.norm(np.concatenate(parts)))
 
 
-def _step(region: Region, state: _State, value: Any, curvature: Any) -> _State | None:
+def _step(
+    region: Region,
+    state: _State,
+    value: Callable[[np.ndarray], Point],
+    curvature: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> _State | None:
     """The next iterate; None where no step makes the conditions hold better."""
     point, count = state.point, len(state.point.rows)
     hessian = curvature(point.z, state.multipliers[:count]) + np.diag(region.curvature(state.multipliers[count:]))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ergodrift.geometry.region import Linearization, Region
 from ergodrift.solve.bundle import Proven, bundle
-from ergodrift.solve.region import Region, Rows
 
 ROUNDS, IDLE = 20, 4  # parts that are tried, and how many of them may go by without progress
 SHRINK, GROW, FAR = 0.01, 10.0, 0.5  # a part shrinks to this, or to what the point needs, and grows if it moves far
@@ -30,7 +29,7 @@ def size(slopes: np.ndarray, values: np.ndarray | None = None) -> float:
     return 1.0
 
 
-def sizes(rows: Callable[[np.ndarray], Rows], probes: list[np.ndarray]) -> np.ndarray:
+def sizes(rows: Callable[[np.ndarray], Linearization], probes: list[np.ndarray]) -> np.ndarray:
     """What to divide each constraint by: the size of its gradient, or its value if it has none.
 
     The gradient of a curved constraint is of one size at the start and of another far away. What counts is the one
@@ -47,7 +46,7 @@ def sizes(rows: Callable[[np.ndarray], Rows], probes: list[np.ndarray]) -> np.nd
     return found
 
 
-def _where_it_binds(rows: Callable[[np.ndarray], Rows], i: int, start: np.ndarray, end: np.ndarray) -> float:
+def _where_it_binds(rows: Callable[[np.ndarray], Linearization], i: int, start: np.ndarray, end: np.ndarray) -> float:
     """The size of the gradient of constraint i, near the point between start and end where it is 0."""
     low, high = FARTHEST, 1.0
     for _ in range(HALVINGS):
@@ -58,12 +57,12 @@ def _where_it_binds(rows: Callable[[np.ndarray], Rows], i: int, start: np.ndarra
 
 def closer(
     region: Region,
-    functions: Callable[[np.ndarray], Rows],
+    functions: Callable[[np.ndarray], Linearization],
     ground: np.ndarray,
     start: Proven,
     done: Callable[[float, float], bool],
     most: int,
-    watch: Callable[[float], Any] | None = None,
+    watch: Callable[[float], object] | None = None,
 ) -> Proven:
     """min h_0(z) over the region subject to h_i(z) <= 0, i >= 1, from a point that is not close enough to the optimum.
 
@@ -101,22 +100,22 @@ def closer(
 
 def _within(
     region: Region,
-    functions: Callable[[np.ndarray], Rows],
+    functions: Callable[[np.ndarray], Linearization],
     ground: np.ndarray,
     centre: np.ndarray,
     part: np.ndarray,
     done: Callable[[float, float], bool],
     most: int,
-    watch: Callable[[float], Any] | None,
+    watch: Callable[[float], object] | None,
 ) -> Proven:
     """The same over z = centre + part (w - centre), w in the region: a part of it, since it is convex."""
     base = float(functions(centre)[0][0])
 
-    def near(w: np.ndarray) -> Rows:
+    def near(w: np.ndarray) -> Linearization:
         values, jac = functions(centre + part * (w - centre))
         return values - np.append(base, np.zeros(len(values) - 1)), jac * part
 
-    def constraints(w: np.ndarray) -> Rows:
+    def constraints(w: np.ndarray) -> Linearization:
         values, jac = near(w)
         return values[1:], jac[1:]
 
@@ -124,7 +123,7 @@ def _within(
     unit = size(np.array([np.abs(near(w)[1][0]).max() for w in probes]))
     units = np.append(unit, sizes(constraints, probes))
 
-    def local(w: np.ndarray) -> Rows:
+    def local(w: np.ndarray) -> Linearization:
         values, jac = near(w)
         return values / units, jac / units[:, None]
 

@@ -1,6 +1,5 @@
 """The theory beside the curves: rates, bounds with their constants, and a check of a run against both."""
 
-from ergodrift.theory.along import Pathwise, Slack, along
 from ergodrift.theory.bounds import (
     Adversarial,
     Constants,
@@ -13,6 +12,7 @@ from ergodrift.theory.bounds import (
     slater_queue,
     theorem1_bounds,
 )
+from ergodrift.theory.paths import Pathwise, Slack, pathwise
 from ergodrift.theory.rates import Rate, appendix_c, theorem1, theorem2, theorem3, theorem5
 from ergodrift.theory.within import Entry, TheoryCheck, mixing_lag, within_theory
 
@@ -25,7 +25,6 @@ __all__ = [
     "Rate",
     "Slack",
     "TheoryCheck",
-    "along",
     "appendix_c",
     "appendix_c_bounds",
     "constant",
@@ -33,6 +32,7 @@ __all__ = [
     "ergodic",
     "expected",
     "mixing_lag",
+    "pathwise",
     "slater_queue",
     "theorem1",
     "theorem1_bounds",

@@ -6,11 +6,12 @@ The derivation, step by step and with the paper's slips mended, is in docs/theor
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ergodrift._core import check
 from ergodrift._core.compiled import compiled
@@ -18,8 +19,20 @@ from ergodrift._core.precision import double
 from ergodrift.data.expectation import wide
 from ergodrift.data.source import Law, Source
 from ergodrift.problem import Problem
+from ergodrift.types import PyTree, Scalar
 
-Plan = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # t -> (V_t, alpha_t), both of any order of t
+PresetWeights = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # t -> (V_t, alpha_t), t in any order
+
+
+class Bounds(Protocol):
+    """Proven bounds on a problem: F, G and H, as `Constants` names them."""
+
+    @property
+    def loss_grad(self) -> ArrayLike: ...
+    @property
+    def constraint_jac(self) -> ArrayLike: ...
+    @property
+    def constraints(self) -> ArrayLike: ...
 
 
 class Constants(NamedTuple):
@@ -40,7 +53,9 @@ class Constants(NamedTuple):
     certified: bool
 
 
-def constants(problem: Problem, source: Source, x0: Any, bounds: Any = None, probes: int = 200) -> Constants:
+def constants(
+    problem: Problem, source: Source, x0: PyTree, bounds: Bounds | None = None, probes: int = 200
+) -> Constants:
     """The constants of a problem: yours, or the largest values seen at `probes` points of X for every sample.
 
     What is seen is a lower estimate: nothing certifies that no point of X does worse. Pass `bounds` for a proof.
@@ -49,7 +64,7 @@ def constants(problem: Problem, source: Source, x0: Any, bounds: Any = None, pro
         problem: loss, constraints and domain.
         source: its samples are all tried.
         x0: a point of the domain, for its shape.
-        bounds: anything with `loss_grad`, `constraint_jac` and `constraints` (F, G, H; numbers, or one a constraint),
+        bounds: anything with `loss_grad`, `constraint_jac` and `constraints` (F, G, H; numbers, or one per constraint),
             such as what `problems.fairness` returns.
         probes: how many points of X to try where no bounds are given.
     """
@@ -78,16 +93,16 @@ def constants(problem: Problem, source: Source, x0: Any, bounds: Any = None, pro
 
 
 @compiled()
-def _largest(problem: Problem, loss_law: Law, constraint_law: Law, draws: Any) -> Any:
+def _largest(problem: Problem, loss_law: Law, constraint_law: Law, draws: PyTree) -> tuple[jax.Array, ...]:
     geometry = problem.geometry
 
-    def at(draw: Any) -> Any:
+    def at(draw: PyTree) -> tuple[jax.Array, ...]:
         x = geometry.project(draw)
 
-        def steepness(xi: Any) -> Any:
+        def steepness(xi: PyTree) -> Scalar:
             return geometry.dual_norm(jax.grad(problem.loss)(x, xi))
 
-        def sizes(xi: Any) -> Any:
+        def sizes(xi: PyTree) -> tuple[jax.Array, jax.Array]:
             jac = jax.jacrev(problem.constraints)(x, xi)
             return jax.vmap(geometry.dual_norm)(jac), jnp.abs(problem.constraints(x, xi))
 
@@ -118,7 +133,7 @@ class Expected(NamedTuple):
 
 
 def expected(
-    size: Constants, plan: Plan, T: int, tau: int = 1, distance: float = 0.0, margin: float | None = None
+    size: Constants, preset: PresetWeights, T: int, tau: int = 1, distance: float = 0.0, margin: float | None = None
 ) -> Expected:
     """Theorems 1, 2 and (with a margin) 3 with their constants, for every t <= T at once.
 
@@ -128,7 +143,7 @@ def expected(
 
     Args:
         size: F, G, H and R.
-        plan: t -> (V_t, alpha_t).
+        preset: t -> (V_t, alpha_t).
         T: how many rounds.
         tau: a lag in samples; the theorems take tau_mix(1/T).
         distance: at least d_mix(tau), the distance from the stationary law after that lag.
@@ -143,7 +158,7 @@ def expected(
     distance = check.number("distance", distance, at_least=0, at_most=1)
     F, G, H, R = size.loss_grad, size.constraint_jac, size.constraints, size.diameter
     t = np.arange(1, T + 1, dtype=float)
-    V, alpha = plan(t)
+    V, alpha = preset(t)
     before = np.maximum(t - tau + 1, 0)  # rounds for which a sample tau later has been seen
 
     b2, h, g = ((H + G * R) ** 2).sum(), np.linalg.norm(H), np.linalg.norm(G)
@@ -152,7 +167,7 @@ def expected(
     kappa = h * distance * before
     queue = np.minimum(2 * kappa + np.sqrt(4 * kappa**2 + c), t * h)
     if margin is not None:
-        queue = np.minimum(queue, slater_queue(size, plan, t + 1, tau, distance, margin))
+        queue = np.minimum(queue, slater_queue(size, preset, t + 1, tau, distance, margin))
     start = np.concatenate([[0.0], queue[:-1]])  # on E||Q_t||, of which Q_1 = 0
 
     step = np.minimum(R, (V * F + g * start) / (2 * alpha))
@@ -179,7 +194,9 @@ def expected(
     return Expected(queue, regret, violation, gap, infeasibility)
 
 
-def slater_queue(size: Constants, plan: Plan, t: Any, tau: int, distance: float, margin: float) -> np.ndarray:
+def slater_queue(
+    size: Constants, preset: PresetWeights, t: ArrayLike, tau: int, distance: float, margin: float
+) -> np.ndarray:
     """A bound on E||Q_t|| under Slater's condition with margin epsilon (theorem 3), infinite where it says nothing.
 
     The drift lemma over t_0 rounds (appendix D) with t_0 = 2 (tau - 1)(1 + 2||H|| / epsilon) + w; the smallest over a
@@ -194,7 +211,7 @@ def slater_queue(size: Constants, plan: Plan, t: Any, tau: int, distance: float,
     best = np.full(t.shape, np.inf)
     for w in 2.0 ** np.arange(0, 2 + int(np.ceil(np.log2(10 * t.max() + 1)))):
         t0 = np.ceil(2 * (tau - 1) * (1 + 2 * h / eps) + w)
-        V, alpha = plan(t + t0 - 1)
+        V, alpha = preset(t + t0 - 1)
         C = (
             t0 * b**2 + 2 * R * F * t0 * V + 2 * R**2 * alpha + h * b * (tau - 1) * (tau - 2)
             + 2 * (t0 - tau + 1) * (tau - 1) * b * h + eps / 2 * b * (t0 - tau) * (t0 - tau + 1)
@@ -233,12 +250,12 @@ def theorem1_bounds(
 class Adversarial(NamedTuple):
     """Bounds of appendix C on every path, given S_T: on the regret against x°, on ||Q_{T+1}|| and on the violation."""
 
-    regret: Any
-    queue: Any
-    violation: Any
+    regret: np.ndarray
+    queue: np.ndarray
+    violation: np.ndarray
 
 
-def appendix_c_bounds(energy: Any, T: Any, diameter: float, beta: float = 0.5) -> Adversarial:
+def appendix_c_bounds(energy: ArrayLike, T: ArrayLike, diameter: float, beta: float = 0.5) -> Adversarial:
     """ADPP against any x° with g_t(x°) <= 0 for all t (Kim and Lee, appendix C, for several constraints).
 
     Regret <= R S^(1-beta) (1 + 1/(1-beta)) + R S^beta / beta
@@ -258,11 +275,11 @@ def appendix_c_bounds(energy: Any, T: Any, diameter: float, beta: float = 0.5) -
     return Adversarial(regret, queue, queue + S**beta / (2 * beta) + 2 * np.sqrt(S) + T**0.25 * S**power / power)
 
 
-def ergodic(tau_mix: float, beta: float = 0.5) -> Plan:
+def ergodic(tau_mix: float, beta: float = 0.5) -> PresetWeights:
     """V_t = (tau_mix t)^beta, alpha_t = tau_mix t (EDPP-t; with tau_mix = 1, DPP-t)."""
     return lambda t: ((tau_mix * t) ** beta, tau_mix * t)
 
 
-def constant(penalty: float, proximity: float) -> Plan:
+def constant(penalty: float, proximity: float) -> PresetWeights:
     """V_t = penalty, alpha_t = proximity (EDPP-T and DPP-T)."""
     return lambda t: (np.full(np.shape(t), float(penalty)), np.full(np.shape(t), float(proximity)))

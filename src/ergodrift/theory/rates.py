@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from ergodrift._core import check
 
@@ -27,7 +27,7 @@ class Rate:
     theorem: str
     terms: tuple[tuple[float, float], ...]
 
-    def __call__(self, T: Any, tau_mix: Any = 1.0) -> Any:
+    def __call__(self, T: ArrayLike, tau_mix: ArrayLike = 1.0) -> np.ndarray:
         T, tau_mix = np.asarray(T, dtype=float), np.asarray(tau_mix, dtype=float)
         return sum(tau_mix**a * T**b for a, b in self.terms)
 
@@ -36,7 +36,7 @@ class Rate:
         """The exponents (of tau_mix, of T) of the term that is left as T grows."""
         return max(self.terms, key=lambda term: (term[1], term[0]))
 
-    def slope(self, T: Any, tau_mix: Any = 1.0) -> tuple[Any, Any]:
+    def slope(self, T: ArrayLike, tau_mix: ArrayLike = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """d log rate / d log tau_mix and d log rate / d log T at a point: what a fit around there would show."""
         T, tau_mix = np.asarray(T, dtype=float), np.asarray(tau_mix, dtype=float)
         parts = [tau_mix**a * T**b for a, b in self.terms]
@@ -45,7 +45,7 @@ class Rate:
             sum(term[which] * part for term, part in zip(self.terms, parts, strict=True)) / total for which in (0, 1)
         )  # type: ignore[return-value]
 
-    def through(self, T: float, value: float, tau_mix: float = 1.0) -> Callable[[Any], Any]:
+    def through(self, T: float, value: float, tau_mix: float = 1.0) -> Callable[[ArrayLike], np.ndarray]:
         """The rate as a curve in T that passes through a point, for laying over a plot."""
         factor = value / float(self(T, tau_mix))
         return lambda horizon: factor * self(horizon, tau_mix)

@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
+from ergodrift._core import tree
 from ergodrift.data.expectation import expectations
 from ergodrift.data.source import Source
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.estimator import MultiLevel, SingleSample
 from ergodrift.methods.method import DriftPlusPenalty
-from ergodrift.methods.schedule import AdaGrad, Constant, Ergodic
+from ergodrift.methods.schedule import AdaGrad, PresetSchedule, Schedule
 from ergodrift.problem import Problem
 from ergodrift.solve.feasibility import feasibility
 from ergodrift.solve.hindsight import best_on_paths
 from ergodrift.solve.reference import Reference, solve_reference
-from ergodrift.theory.along import LEMMAS, along
-from ergodrift.theory.bounds import Constants, Plan, appendix_c_bounds, constant, constants, ergodic, expected
+from ergodrift.theory.bounds import Bounds, Constants, PresetWeights, appendix_c_bounds, constants, expected
+from ergodrift.theory.paths import LEMMAS, pathwise
 from ergodrift.trust.values import path_values
 from ergodrift.types import PyTree
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-4}  # of sums over a run, relative to the bound
 EXACT = 1e-10  # of a round's terms in float64
 CHANCE = 3.0  # standard errors by which a mean must pass a bound on its expectation
+
+
+class Records(Protocol):
+    """What is asked of a result; `Result` has it."""
+
+    @property
+    def seeds(self) -> PyTree: ...
+    @property
+    def samples(self) -> PyTree: ...
+    @property
+    def queue(self) -> PyTree: ...
+    @property
+    def weights(self) -> PyTree: ...
+    @property
+    def loss_sum(self) -> PyTree: ...
+    @property
+    def constraint_sum(self) -> PyTree: ...
+    @property
+    def x_mean(self) -> PyTree: ...
+    @property
+    def solution(self) -> PyTree: ...
+    @property
+    def paths(self) -> PyTree: ...
 
 
 class Entry(NamedTuple):
@@ -115,15 +141,16 @@ class TheoryCheck:
 
 
 def within_theory(
-    result: Any, algorithm: Algorithm, problem: Problem, source: Source, x0: Any, *, bounds: Any = None,
-    levels: Any = None, replay: bool = True, reference: Reference | None = None, margin: float | None = None,
-    average: Average | None = None,
+    result: Records, algorithm: Algorithm, problem: Problem, source: Source, x0: PyTree, *,
+    bounds: Bounds | None = None, levels: ArrayLike | None = None, replay: bool = True,
+    reference: Reference | None = None, margin: float | None = None, average: Average | None = None,
 ) -> TheoryCheck:  # fmt: skip
     """Hold the records of a run against every bound that its algorithm has.
 
     - drift-plus-penalty with any schedule: the lemmas of appendix A, on every path (the run is made once more);
-    - weights set beforehand (EDPP, DPP): theorems 1 and 2 with their constants, with the queues of theorem 3 where
-      Slater's condition holds; on expectations, so the mean over seeds is judged, with its standard error;
+    - weights set beforehand (EDPP, DPP, any `PresetSchedule` that never decreases): theorems 1 and 2 with their
+      constants, with the queues of theorem 3 where Slater's condition holds; on expectations, so the mean over seeds is
+      judged, with its standard error;
     - ADPP: appendix C, on every path, where some point meets the constraints of every sample;
     - MDPP: appendix A alone. Theorem 5 has no constants to check: its proof bounds a_t by a constant, which the
       estimates exceed;
@@ -152,18 +179,21 @@ def within_theory(
     kept = np.flatnonzero(np.asarray(result.samples) > 0)
     if not kept.size:
         raise ValueError("the result has no record after the start; record at least once")
+    if not np.isfinite(problem.geometry.diameter(x0)):
+        why = f"{type(problem.geometry).__name__} has no finite diameter R, which every bound needs"
+        return TheoryCheck((), (("everything", why),), result.samples, True)
     size = constants(problem, source, x0, bounds)
     records = _Records(result, kept)
     if replay:
         entries += _lemmas(records, algorithm, problem, source, x0, levels)
-    plan = _plan(algorithm)
+    preset = _preset(algorithm.schedule)
     if isinstance(algorithm.estimator, MultiLevel):
         left_out.append(("theorem 5", "its constants are not proven for estimates, which no constant bounds"))
     elif not isinstance(algorithm.estimator, SingleSample):
         left_out.append(("theorems", f"there is no theorem for this algorithm, {algorithm.name}"))
-    elif plan is not None:
+    elif preset is not None:
         average = Average.of(algorithm.average) if average is None else average
-        _theorems(records, plan, problem, source, x0, size, reference, margin, average, entries, left_out)
+        _theorems(records, preset, problem, source, x0, size, reference, margin, average, entries, left_out)
     else:
         _appendix_c(records, algorithm.schedule, problem, source, x0, size, entries, left_out)
     if not replay:
@@ -174,12 +204,12 @@ def within_theory(
 class _Records:
     """The records of a result in float64, those after the start alone."""
 
-    def __init__(self, result: Any, kept: np.ndarray) -> None:
+    def __init__(self, result: Records, kept: np.ndarray) -> None:
         self.result, self.kept = result, kept
         self.samples = np.asarray(result.samples)[kept]
         self.rounding = ROUNDING[str(np.asarray(result.queue).dtype)]
 
-    def __call__(self, leaf: Any) -> np.ndarray:
+    def __call__(self, leaf: ArrayLike) -> np.ndarray:
         return np.asarray(leaf, dtype=float)[:, self.kept]
 
     def every_path(self, quantity: str, statement: str, values: np.ndarray, bound: np.ndarray) -> Entry:
@@ -206,7 +236,9 @@ class _Records:
         return Entry(quantity, statement, "expectation", nearest[0][0], nearest[1][0], nearest[0][1], holds)
 
 
-def _pick(rank: np.ndarray, values: np.ndarray, bound: np.ndarray, axes: tuple[int, ...]) -> tuple[Any, Any]:
+def _pick(
+    rank: np.ndarray, values: np.ndarray, bound: np.ndarray, axes: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
     """At each record, value and bound of the seed and constraint that rank highest; records are the axis left over."""
     if not axes:
         return values, bound
@@ -217,22 +249,27 @@ def _pick(rank: np.ndarray, values: np.ndarray, bound: np.ndarray, axes: tuple[i
     return tuple(np.take_along_axis(array, at, axis=1)[:, 0] for array in flat[1:])  # type: ignore[return-value]
 
 
-def _plan(algorithm: Algorithm) -> Plan | None:
-    schedule = algorithm.schedule
-    if isinstance(schedule, Ergodic):
-        return ergodic(float(schedule.tau_mix), float(schedule.beta))
-    if isinstance(schedule, Constant):
-        return constant(float(schedule.penalty), float(schedule.proximity))
-    return None
+def _preset(schedule: Schedule) -> PresetWeights | None:
+    """t -> (V_t, alpha_t) in float64, where they are set beforehand."""
+    if not isinstance(schedule, PresetSchedule):
+        return None
+
+    def weights(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with double():
+            found = tree.cast(schedule, jnp.float64).at(jnp.asarray(t, jnp.float64))
+            penalty, proximity = (np.broadcast_to(part, t.shape) for part in (found.penalty, found.proximity))
+        return penalty, proximity
+
+    return weights
 
 
 def _lemmas(
-    records: _Records, algorithm: Algorithm, problem: Problem, source: Source, x0: Any, levels: Any
+    records: _Records, algorithm: Algorithm, problem: Problem, source: Source, x0: PyTree, levels: ArrayLike | None
 ) -> list[Entry]:
     result = records.result
     comparator = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float).mean(axis=0), result.solution)
     comparator = problem.geometry.project(comparator)
-    seen = along(
+    seen = pathwise(
         algorithm, problem, source, x0=x0, num_samples=int(records.samples[-1]), seeds=[int(s) for s in result.seeds],
         comparator=comparator, record=records.samples, paths=result.paths, levels=levels,
     )  # fmt: skip
@@ -249,11 +286,15 @@ def _lemmas(
 
 
 def _theorems(
-    records: _Records, plan: Plan, problem: Problem, source: Source, x0: Any, size: Constants,
+    records: _Records, preset: PresetWeights, problem: Problem, source: Source, x0: PyTree, size: Constants,
     reference: Reference | None, margin: float | None, average: Average, entries: list[Entry],
     left_out: list[tuple[str, str]],
 ) -> None:  # fmt: skip
     T = int(records.samples[-1])
+    V, alpha = preset(np.arange(1, T + 1, dtype=float))
+    if not all((np.diff(part) >= -ROUNDING["float64"] * part[1:]).all() for part in (V, alpha, alpha / V)):
+        left_out.append(("theorems 1 to 3", "they ask for V_t, alpha_t and alpha_t / V_t that never decrease"))
+        return
     try:
         tau, distance = mixing_lag(source, T)
         reference = solve_reference(problem, source, x0) if reference is None else reference
@@ -263,7 +304,7 @@ def _theorems(
     except ValueError as error:
         left_out.append(("theorems 1 to 3", str(error)))
         return
-    bound = expected(size, plan, T, tau, distance, margin or None)
+    bound = expected(size, preset, T, tau, distance, margin or None)
     at = records.samples - 1
     result = records.result
     queue = np.linalg.norm(records(result.queue), axis=2)
@@ -288,7 +329,7 @@ def _theorems(
 
 
 def _appendix_c(
-    records: _Records, schedule: Any, problem: Problem, source: Source, x0: Any, size: Constants,
+    records: _Records, schedule: Schedule, problem: Problem, source: Source, x0: PyTree, size: Constants,
     entries: list[Entry], left_out: list[tuple[str, str]],
 ) -> None:  # fmt: skip
     if not isinstance(schedule, AdaGrad) or schedule.lagged:
@@ -301,7 +342,7 @@ def _appendix_c(
         )
         return
     try:
-        solve_reference(problem, source, x0, every=True)
+        solve_reference(problem, source, x0, per_sample=True)
     except ValueError as error:
         left_out.append(("appendix C", f"it asks for a point that meets every sample's constraints: {error}"))
         return
@@ -314,7 +355,7 @@ def _appendix_c(
     entries.append(records.every_path("violation", "appendix C", violation, bound.violation[..., None]))
     total = int(records.samples[-1])
     paths = [_path(result, source, row, total) for row in range(len(result.seeds))]
-    best = best_on_paths(problem, source, paths, x0, every=True)
+    best = best_on_paths(problem, source, paths, x0, per_sample=True)
     sums = [
         np.cumsum(path_values(problem, source, found.x, path)[0])[records.samples - 1]
         for found, path in zip(best, paths, strict=True)
@@ -323,7 +364,7 @@ def _appendix_c(
     entries.append(records.every_path("regret against x°", "appendix C", np.stack(regrets), bound.regret))
 
 
-def _path(result: Any, source: Source, row: int, count: int) -> PyTree:
+def _path(result: Records, source: Source, row: int, count: int) -> PyTree:
     """The path of one seed, as replayed or drawn again."""
     if result.paths is None:
         return source.path_of(source.paths([int(result.seeds[row])], count), 0)

@@ -26,9 +26,9 @@ def checked_series(name: str, series: Any, least: int = LEAST) -> np.ndarray:
     check.finite(name, values)
     if len(values) < least:
         raise ValueError(f"{name} has {len(values)} samples, too few to say anything; record at least {least}")
-    still = np.ptp(values, axis=0) == 0
-    if still.any():
-        column = int(np.argmax(still))
+    constant = np.ptp(values, axis=0) == 0
+    if constant.any():
+        column = int(np.argmax(constant))
         where = f" in column {column}" if values.shape[1] > 1 else ""
         raise ValueError(
             f"{name} is constant{where}: it is {values[0, column]:g} in all {len(values)} samples; a series that never "

@@ -16,7 +16,7 @@ from ergodrift.data.tables import SeriesSource, stacked
 from ergodrift.problem import Problem
 from ergodrift.trust.autocorrelation import LEAST, autocovariance, block_length, checked_series, integrated_time
 from ergodrift.trust.relaxation import relaxation
-from ergodrift.trust.stationarity import levelled
+from ergodrift.trust.stationarity import detrend
 from ergodrift.trust.transitions import ChainEstimate, estimate_chain
 from ergodrift.trust.values import path_gradients, path_values
 from ergodrift.types import PyTree
@@ -227,7 +227,7 @@ def _diagnose(
             series = checked_series("series", series)
     if chain is not None and not series.shape[1]:
         series, names = _state_series(chain, states)
-    series, unsteady = levelled(names, series)
+    series, unsteady = detrend(names, series)
     warnings += unsteady
     fits = [relaxation(column, confidence) for column in series.T]
     geyer, sokal = integrated_time(series, "geyer"), integrated_time(series, "sokal")

@@ -8,11 +8,13 @@ the regret of appendix A is not shown for such weights.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ergodrift._core import tree
 from ergodrift._core.compiled import compiled
@@ -21,9 +23,10 @@ from ergodrift.data.expectation import wide
 from ergodrift.data.source import Source, level_keys, seed_keys
 from ergodrift.data.stream import Stream
 from ergodrift.methods.algorithms import Algorithm
+from ergodrift.methods.estimator import ask
 from ergodrift.methods.method import DriftPlusPenalty, Method, checked_point
 from ergodrift.problem import Problem
-from ergodrift.types import Info, State
+from ergodrift.types import Array, Info, PyTree, Scalar, State
 
 LEMMAS = ("drift", "bregman", "step", "queue", "violation")
 
@@ -32,7 +35,7 @@ class Slack(NamedTuple):
     """How far each lemma is from being crossed: (larger - smaller side) / (sum of the sizes of all terms).
 
     In exact arithmetic none is negative; rounding in float64 may cost about 1e-12. Each is the smallest over all
-    rounds, one entry a seed.
+    rounds, one entry per seed.
 
     Attributes:
         drift: (||Q_{t+1}||^2 - ||Q_t||^2)/2 <= Q_t.(g_t + J_t (x_{t+1} - x_t)) + sum_i (H_ti + G_ti R)^2 / 2.
@@ -46,18 +49,18 @@ class Slack(NamedTuple):
             + sum over s <= t of G_si (V_s F_s + sum_j Q_sj G_sj) / (2 alpha_s).
     """
 
-    drift: Any
-    bregman: Any
-    step: Any
-    queue: Any
-    violation: Any
+    drift: Array
+    bregman: Array
+    step: Array
+    queue: Array
+    violation: Array
 
 
 class Pathwise(NamedTuple):
     """The lemmas of appendix A along the paths of a run.
 
     Attributes:
-        slack: the smallest relative slack of each lemma, one entry a seed.
+        slack: the smallest relative slack of each lemma, one entry per seed.
         queue: ||Q_{t+1}||, (seeds, records).
         queue_bound: the bound of the queue lemma on it.
         violation: the sum of g_t(x_t), (seeds, records, n); of the estimates, where rounds use several samples
@@ -66,34 +69,34 @@ class Pathwise(NamedTuple):
     """
 
     slack: Slack
-    queue: Any
-    queue_bound: Any
-    violation: Any
-    violation_bound: Any
+    queue: Array
+    queue_bound: Array
+    violation: Array
+    violation_bound: Array
 
 
 class _Sums(NamedTuple):
     slack: Slack
-    inside: Any  # of the queue lemma, its terms added up with their signs
-    terms: Any  # and with their sizes
-    proximity: Any  # alpha of the last round
-    climbed: Any  # alpha_1 and all its increases since: sum a_t (D_t - D_{t+1}) <= R^2 times this, for 0 <= D <= R^2
-    violation: Any
-    allowance: Any
+    inside: jax.Array  # of the queue lemma, its terms added up with their signs
+    terms: jax.Array  # and with their sizes
+    proximity: jax.Array  # alpha of the last round
+    climbed: jax.Array  # alpha_1 and all its increases since: sum a_t (D_t - D_{t+1}) <= R^2 times this
+    violation: jax.Array
+    allowance: jax.Array
 
 
-def along(
+def pathwise(
     algorithm: Algorithm,
     problem: Problem,
     source: Source,
     *,
-    x0: Any,
+    x0: PyTree,
     num_samples: int,
-    seeds: Any = 1,
-    comparator: Any = None,
-    record: Any = None,
-    paths: Any = None,
-    levels: Any = None,
+    seeds: int | Sequence[int] = 1,
+    comparator: PyTree = None,
+    record: ArrayLike | None = None,
+    paths: PyTree = None,
+    levels: ArrayLike | None = None,
 ) -> Pathwise:
     """Run drift-plus-penalty once more, in float64, and hold each round against the lemmas of appendix A.
 
@@ -135,25 +138,22 @@ def along(
 
 @compiled(static_argnums=9)
 def _follow(
-    problem: Problem, method: Method, stream: Stream, x0: Any, x: Any, radius: Any, grid: Any, paths: Any, levels: Any,
-    count: int,
+    problem: Problem, method: Method, stream: Stream, x0: PyTree, x: PyTree, radius: Scalar, grid: jax.Array,
+    paths: PyTree, levels: jax.Array, count: int,
 ) -> Pathwise:  # fmt: skip
-    def one(path: Any, levels: Any) -> Pathwise:
+    def one(path: PyTree, levels: jax.Array) -> Pathwise:
         state = method.init(x0, count, levels)
         zero, none = jnp.zeros(()), jnp.zeros(count)
         sums = _Sums(Slack(*[jnp.asarray(jnp.inf)] * len(LEMMAS)), zero, zero, zero, zero, none, none)
 
-        def sample(position: Any, carry: Any) -> Any:
+        def sample(position: jax.Array, carry: tuple[State, _Sums]) -> tuple[State, _Sums]:
             state, sums = carry
             index = jax.tree.map(lambda leaf: leaf[position], path)
-            feedback = problem.feedback(state.x, stream.xi(index))
-            if method.estimator.needs_state:
-                feedback = feedback._replace(state=index)
-            after, info = method.step(state, feedback)
+            after, info = method.step(state, ask(problem, state.x, stream.xi(index), method.estimator, index))
             held = _hold(method, state, after, info, x, radius, sums)
             return after, tree.select(info.updated, held, sums)
 
-        def until(carry: Any, stop: Any) -> Any:
+        def until(carry: tuple[Scalar, State, _Sums], stop: jax.Array) -> PyTree:
             begin, state, sums = carry
             state, sums = jax.lax.fori_loop(begin, stop, sample, (state, sums))
             bound = jnp.sqrt(jnp.maximum(sums.inside + 2 * radius**2 * sums.climbed, 0))
@@ -166,7 +166,7 @@ def _follow(
     return jax.vmap(one)(paths, levels)
 
 
-def _hold(method: Method, before: State, after: State, info: Info, x: Any, radius: Any, sums: _Sums) -> _Sums:
+def _hold(method: Method, before: State, after: State, info: Info, x: PyTree, radius: Scalar, sums: _Sums) -> _Sums:
     """One round against each lemma."""
     geometry, (feedback, sizes, weights) = method.geometry, (info.feedback, info.sizes, info.weights)
     Q, V, alpha = before.queue, weights.penalty, weights.proximity
@@ -177,7 +177,7 @@ def _hold(method: Method, before: State, after: State, info: Info, x: Any, radiu
     squares = jnp.sum(after.queue**2) / 2, -jnp.sum(Q**2) / 2
     drift = _relative([*squares], [Q @ linear, reach / 2])
 
-    def along(direction: Any) -> Any:
+    def slope(direction: PyTree) -> list[jax.Array]:
         """(V df + sum Q dg) . direction, the two parts by themselves: they may cancel."""
         pull = tree.pushforward(feedback.constraint_jac, direction)
         dot = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (feedback.loss_grad, direction)), strict=True))
@@ -185,8 +185,8 @@ def _hold(method: Method, before: State, after: State, info: Info, x: Any, radiu
 
     # A divergence is itself a difference of terms of size R^2, so that is what its rounding is measured by.
     bregman = _relative(
-        [*along(moved), alpha * geometry.bregman(after.x, before.x)],
-        [*along(away), alpha * geometry.bregman(x, before.x), -alpha * geometry.bregman(x, after.x)],
+        [*slope(moved), alpha * geometry.bregman(after.x, before.x)],
+        [*slope(away), alpha * geometry.bregman(x, before.x), -alpha * geometry.bregman(x, after.x)],
         size=alpha * radius**2,
     )
     force = V * sizes.loss_grad + Q @ sizes.constraint_jac
@@ -211,6 +211,6 @@ def _hold(method: Method, before: State, after: State, info: Info, x: Any, radiu
     return _Sums(slack, inside, terms, alpha, climbed, violation, allowance)
 
 
-def _relative(smaller: list[Any], larger: list[Any], size: Any = 0.0) -> Any:
+def _relative(smaller: list[jax.Array], larger: list[jax.Array], size: Scalar = 0.0) -> jax.Array:
     size = size + sum(jnp.abs(term) for term in [*smaller, *larger])
     return (sum(larger) - sum(smaller)) / jnp.maximum(size, jnp.finfo(float).tiny)
