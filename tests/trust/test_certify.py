@@ -178,7 +178,7 @@ def test_a_constraint_without_chance_is_known_exactly():
 
 
 def test_a_constraint_that_never_moves_does_not_stop_the_others():
-    limits = lambda x, xi: jnp.concatenate([x + xi, x - 2])  # noqa: E731
+    limits = lambda x, xi: jnp.concatenate([x + xi, x - 2 + 0 * xi])  # noqa: E731
     budget = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), limits, ed.Ball(2.0))
     found = ed.certify(budget, np.array([-0.5]), ed.SeriesSource(ar1(0.5, 4000)))
     assert found.verdict == ["satisfied", "undecided"]
@@ -188,6 +188,40 @@ def test_a_constraint_that_never_moves_does_not_stop_the_others():
     # Nor does it widen them by more than its share of the confidence.
     alone = ed.certify(ONE, np.array([-0.5]), ed.SeriesSource(ar1(0.5, 4000)), 0.975)
     assert found.upper[0] == pytest.approx(alone.upper[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["batch", "anytime", "hoeffding"])
+def test_a_constraint_without_the_sample_is_decided_exactly(method):
+    """Also of recorded samples, of which nobody knows what else there can be."""
+    limits = lambda x, xi: jnp.concatenate([x - 2, x + xi, x + 1])  # noqa: E731
+    budget = ed.Problem(lambda x, xi: jnp.sum((x - 1) ** 2), limits, ed.Ball(2.0))
+    x, source = np.array([-0.5]), ed.SeriesSource(np.clip(ar1(0.5, 4000), -4, 4))
+    known = {"bounds": (-9, 9), "tau_mix": 3} if method == "hoeffding" else {}
+    found = ed.certify(budget, x, source, method=method, **known)
+    np.testing.assert_array_equal(found.lower[[0, 2]], [-2.5, 0.5])
+    np.testing.assert_array_equal(found.upper[[0, 2]], [-2.5, 0.5])
+    assert (found.verdict[0], found.verdict[2], found.more_samples[2]) == ("satisfied", "violated", 0)
+    assert found.lower[1] < -0.5 < found.upper[1]
+    assert (found.loss_lower, found.loss_upper) == (2.25, 2.25)
+    with pytest.raises(ValueError, match="needs tau_mix and bounds"):  # of the one that does depend on it
+        ed.certify(budget, x, source, method="hoeffding")
+    only = ed.Problem(budget.loss, lambda x, xi: x - 2, ed.Ball(2.0))
+    assert ed.certify(only, x, source, method=method, **known).upper[0] == -2.5
+
+
+def test_a_monitor_decides_a_constraint_without_the_sample_at_once(tmp_path):
+    limits = lambda x, xi: jnp.concatenate([x + xi, x - 2])  # noqa: E731
+    budget = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), limits, ed.Ball(2.0))
+    monitor, y = ed.Monitor(budget, np.array([-0.5])), ar1(0.5, 4000)
+    first = monitor.update(y[:5])
+    assert (first.verdict, first.upper[1]) == (["undecided", "satisfied"], -2.5)
+    assert first.reason[0]
+    assert not first.reason[1]
+    monitor.save(tmp_path / "monitor.npz")
+    again = ed.Monitor.load(tmp_path / "monitor.npz", budget).update(y[5:])
+    straight = monitor.update(y[5:])
+    assert again.verdict == straight.verdict == ["satisfied", "satisfied"]
+    np.testing.assert_array_equal(again.upper, straight.upper)
 
 
 def test_a_monitor_is_undecided_until_it_can_say_something():

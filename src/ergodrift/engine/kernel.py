@@ -41,7 +41,7 @@ INTERPRET = False  # for tests on a CPU
 
 def suits(spec: RunSpec, x: PyTree) -> bool:
     """Whether the kernel knows this problem: a dense logistic model with few features, on a ball."""
-    problem, method, data = spec.problem, spec.method, getattr(spec.stream, "data", None)
+    problem, method, data = spec.problem, spec.method, _data(spec)
     return (
         isinstance(problem, LinearModel)
         and isinstance(data, Rows)
@@ -56,6 +56,11 @@ def suits(spec: RunSpec, x: PyTree) -> bool:
         and data.limits.shape[-1] in (1, 2, 4, 8)
         and data.features.columns.shape[-1] <= MAX_CHUNKS * Layout(1, 1).chunk
     )
+
+
+def _data(spec: RunSpec) -> PyTree:
+    """The table that samples are rows of; None where there is none."""
+    return getattr(spec.stream, "data", None)
 
 
 class Layout(NamedTuple):
@@ -223,7 +228,7 @@ def take_block(
     seeds, kind = carry.state.x.shape[0], tree.dtype(carry.state.x)
     levels = getattr(carry.state.window, "levels", None)
     ahead = None if levels is None else levels._replace(origin=None)  # a key cannot go into a kernel, nor need it
-    layout = Layout.of(seeds, spec.stream.data.features.columns.shape[-1])
+    layout = Layout.of(seeds, _data(spec).features.columns.shape[-1])
 
     def kernel(fixed: PyTree, own: PyTree, moving: PyTree, out: PyTree) -> None:  # of references
         (method, table, position, stop), (indices, ahead) = fixed, own
@@ -245,7 +250,7 @@ def take_block(
         return pl.BlockSpec((layout.share, *leaf.shape[1:]), lambda program: (program, *[0] * (leaf.ndim - 1)))
 
     method = jax.tree.map(lambda leaf: jnp.asarray(leaf, kind if isinstance(leaf, float) else None), spec.method)
-    fixed = (method, _whole_chunks(spec.stream.data, layout), position, stop)
+    fixed = (method, _whole_chunks(_data(spec), layout), position, stop)
     own, moving = (carry.indices, ahead), _bare(_points(_split, carry))
     own, moving = jax.tree.map(lambda leaf: _filled(leaf, layout.share), (own, moving))
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), moving)

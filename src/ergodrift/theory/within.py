@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ergodrift._core import tree
+from ergodrift._core.precision import double
 from ergodrift.data.expectation import expectations
 from ergodrift.data.source import Source
 from ergodrift.methods.algorithms import Algorithm

@@ -30,6 +30,7 @@ def depends(function: Callable[[PyTree, PyTree], jax.Array], x: PyTree, xi: PyTr
     >>> depends(lambda x, xi: jnp.stack([x[0] - 1.0, xi * x[1]]), np.zeros(2), 3.0)
     array([False,  True])
     """
+    x = jax.tree.map(jnp.asarray, x)
     closed = jax.make_jaxpr(function)(x, tree.cast(xi, tree.dtype(x)))
     marks = [np.zeros(np.shape(leaf), bool) for leaf in jax.tree.leaves(x)]
     marks += [np.ones(np.shape(leaf), bool) for leaf in jax.tree.leaves(xi)]
@@ -44,7 +45,8 @@ def _marked(jaxpr: Jaxpr, marks: Sequence[np.ndarray]) -> list[np.ndarray]:
         return np.zeros(atom.aval.shape, bool) if isinstance(atom, Literal) or atom not in known else known[atom]
 
     for equation in jaxpr.eqns:
-        inputs, shapes = [of(atom) for atom in equation.invars], [out.aval.shape for out in equation.outvars]
+        outputs: PyTree = equation.outvars
+        inputs, shapes = [of(atom) for atom in equation.invars], [out.aval.shape for out in outputs]
         name, inner = equation.primitive.name, _inner(equation.params)
         if name in CALLS and inner is not None and len(inner.invars) == len(inputs):
             found = _marked(inner, inputs)

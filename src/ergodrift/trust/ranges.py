@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ergodrift.types import PyTree
+
 Ranges = tuple[np.ndarray, np.ndarray]
 
 
-def checked_bounds(bounds: object) -> Ranges:
+def checked_bounds(bounds: PyTree) -> Ranges:
     """A pair of arrays (1,) or (m,)."""
     try:
         low, high = (np.atleast_1d(np.asarray(end, dtype=float)) for end in bounds)
