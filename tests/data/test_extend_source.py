@@ -5,6 +5,8 @@ The simulator is a chain that is known in closed form, so a `MarkovSource` on th
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +74,7 @@ def states(paths):
     return np.asarray(paths["waiting"]).astype(int)
 
 
-def ran(source=QUEUE, algorithm=None, **options):
+def ran(source: ed.Source = QUEUE, algorithm=None, **options: Any):
     options = {"num_samples": 300, "seeds": 3, "record": 10} | options
     return ed.run(algorithm or ed.edpp(9.0), PROBLEM, source, x0=X0, **options)
 
@@ -260,8 +262,8 @@ def test_its_dependence_is_seen():
 def test_auto_asks_the_source_or_its_samples():
     told = ed.auto(PROBLEM, KnownQueue(), 500)
     assert told.reason == f"EDPP-t, because the source mixes in {CHAIN.mixing_time()}."
-    for options in ({}, {"x0": X0}):
-        asked = ed.auto(PROBLEM, QUEUE, 900, **options)
+    for x0 in (None, X0):
+        asked = ed.auto(PROBLEM, QUEUE, 900, x0=x0)
         assert "the series behaves like a mixing time of" in asked.reason
     independent = type("Coin", (Queue,), {"independent": True})()
     assert ed.auto(PROBLEM, independent).name == "DPP-t"

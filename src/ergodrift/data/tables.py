@@ -14,7 +14,7 @@ from ergodrift._core.arrays import as_arrays
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.sampler import Categorical, InOrder, Sampler
 from ergodrift.data.source import Law, Source, Visits, by_seed
-from ergodrift.data.stream import Stream, TableStream, padded, stored
+from ergodrift.data.stream import TableStream, padded, stored
 from ergodrift.types import PyTree
 
 
@@ -32,7 +32,7 @@ class TableSource(Source):
     def sampler(self) -> Sampler:
         raise NotImplementedError(f"{type(self).__name__} must say how the numbers of rows are drawn, by sampler()")
 
-    def stream(self) -> Stream:
+    def stream(self) -> TableStream:
         check.fits("data", self.data)
         return TableStream(self.sampler(), jax.tree.map(stored, self.data))
 

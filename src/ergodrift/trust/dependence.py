@@ -42,7 +42,8 @@ def _marked(jaxpr: Jaxpr, marks: Sequence[np.ndarray]) -> list[np.ndarray]:
     known = dict(zip(jaxpr.invars, marks, strict=True))
 
     def of(atom: PyTree) -> np.ndarray:
-        return np.zeros(atom.aval.shape, bool) if isinstance(atom, Literal) or atom not in known else known[atom]
+        described: PyTree = atom.aval
+        return np.zeros(described.shape, bool) if isinstance(atom, Literal) or atom not in known else known[atom]
 
     for equation in jaxpr.eqns:
         outputs: PyTree = equation.outvars

@@ -8,8 +8,6 @@ compared with.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy
 
@@ -55,7 +53,7 @@ def relaxation_time(values: np.ndarray) -> float:
     return float(decay_time(_cut(values)).max()) * -(-len(values) // STRETCHES)
 
 
-def _flat(length: Any, tau: np.ndarray) -> np.ndarray:
+def _flat(length: np.ndarray | float, tau: np.ndarray) -> np.ndarray:
     """c with Var(mean of `length`) = c x long-run variance / length, for autocorrelation exp(-k / tau)."""
     return 1 - tau / length * (1 - np.exp(-length / tau))
 
@@ -260,6 +258,8 @@ def iid_bootstrap(values: np.ndarray, delta: float, resamples: int = 200, seed: 
     return found[0], found[1]
 
 
-def _around(values: np.ndarray, reach: np.ndarray, low: Any = -np.inf, high: Any = np.inf) -> Bounds:
+def _around(
+    values: np.ndarray, reach: np.ndarray, low: np.ndarray | float = -np.inf, high: np.ndarray | float = np.inf
+) -> Bounds:
     mean = values.mean(axis=0)
     return np.maximum(mean - reach, low), np.minimum(mean + reach, high)

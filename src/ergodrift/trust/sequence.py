@@ -7,7 +7,6 @@ looked at after whole blocks only, at times that do not depend on how samples we
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import scipy
@@ -26,7 +25,7 @@ TOO_SHORT, TOO_SLOW, TOO_SKEWED = 2, 0.999, 0.7  # the same three for ends to be
 GIVEN, ONE_VALUE, EARLY_DAYS, SHORT_BLOCKS, FEW_EVENTS = range(5)
 
 
-def boundary(variance: Any, delta: float, tuned: Any) -> Any:
+def boundary(variance: np.ndarray, delta: float, tuned: np.ndarray | float) -> np.ndarray:
     """A level that |M| stays below for ever with probability 1 - delta, `variance` being that of the martingale so far.
 
     sqrt((V + rho) log((V + rho) / (rho delta^2))), a mixture of normals (Robbins 1970); rho makes it tightest at V =
@@ -54,7 +53,7 @@ class Known:
             self.lower, self.upper = np.maximum(self.lower, low.max(axis=0)), np.minimum(self.upper, high.min(axis=0))
         self.total, self.count = sums[-1], self.count + len(values)
 
-    def _around(self, sums: np.ndarray, n: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _around(self, sums: np.ndarray, n: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
         step = np.square((self.size + 2 * self.tau_mix) * self.range) / 4
         tuned = np.maximum(step * max(self.tuned_for / self.size, 1), 1e-300)
         reach = (boundary(np.maximum(n / self.size, 1) * step, self.delta, tuned) + 2 * self.tau_mix * self.range) / n
@@ -98,7 +97,7 @@ class Learned:
         tau_mix: a mixing time that blocks must outlast tenfold, where one is known.
     """
 
-    def __init__(self, delta: Any, columns: int, tuned_for: int, tau_mix: float | None = None) -> None:
+    def __init__(self, delta: np.ndarray | float, columns: int, tuned_for: int, tau_mix: float | None = None) -> None:
         self.delta, self.tuned_for, self.tau_mix = np.broadcast_to(delta, columns), tuned_for, tau_mix or 0.0
         self.blocks = Blocks(columns)
         powers = 2.0 ** np.arange(3, 60)

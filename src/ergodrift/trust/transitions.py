@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.sampler import BLOCK, draw, split
@@ -41,7 +42,7 @@ class ChainEstimate(NamedTuple):
     reversible: bool
 
 
-def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLICATES) -> ChainEstimate:
+def estimate_chain(path: ArrayLike, confidence: float = 0.95, replicates: int = REPLICATES) -> ChainEstimate:
     """Estimate a chain from one path of integer states.
 
     Unless the counts N_ij and N_ji clearly differ, the chain is taken to be reversible and both stand for each other.
