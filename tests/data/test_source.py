@@ -140,7 +140,7 @@ def test_xi_is_a_row_of_every_leaf(name):
 
 
 def test_narrow_samples_come_back_as_they_were_given():
-    """On the device they are kept turned."""
+    """On the device they are kept transposed."""
     data = {"tall": np.arange(2 * 12 * 3.0).reshape(2, 12, 3), "wide": np.ones((2, 3, 12)), "flat": np.ones((2, 12))}
     source = IIDSource(data)
     shapes = sorted(leaf.shape for leaf in jax.tree.leaves(source.stream().data))
