@@ -256,7 +256,7 @@ def test_levels_may_be_any_array(given):
     ids=["raw key", "zero", "negative", "floats", "scalar"],
 )
 def test_what_cannot_be_levels_is_refused(levels):
-    with pytest.raises(ValueError, match=r"levels must be a jax\.random\.key, or whole numbers >= 1, one a round; got"):
+    with pytest.raises(ValueError, match=r"must be a jax\.random\.key, or whole numbers >= 1, one per round; got"):
         MultiLevel.with_cap(16).init(blank(), levels)
 
 

@@ -22,7 +22,7 @@ def listen(series, beta=0.5):
     def one(state, pair):
         t, value = pair
         feedback = Feedback(value, blank, blank[:1], blank[None])
-        state, weights = schedule.weights(schedule.listen(state, t, feedback), t, sizes)
+        state, weights = schedule.weights(schedule.absorb(state, t, feedback), t, sizes)
         return state, weights
 
     state = schedule.init(ed.Ball(1.0), blank, 1)

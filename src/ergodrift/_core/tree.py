@@ -33,24 +33,8 @@ def module(*static: str, beside: tuple[str, ...] = ()) -> Callable[[type[T]], ty
     def register(cls: type[T]) -> type[T]:
         cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        leaves = [name for name in names if name not in (*static, *beside)]
-
-        def flatten(self: T) -> tuple[list[tuple[jax.tree_util.GetAttrKey, PyTree]], tuple[object, ...]]:
-            children = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
-            kept = [_kept(getattr(self, name)) for name in static]
-            return children, (*kept, *(Beside(getattr(self, name)) for name in beside))
-
-        def unflatten(aux: tuple[object, ...], children: Iterable[PyTree]) -> T:
-            self, children = object.__new__(cls), tuple(children)
-            given = [_given(value) for value in aux[: len(static)]]
-            if beside:
-                traced = is_traced(children)
-                given += [None if traced else value() for value in aux[len(static) :] if isinstance(value, Beside)]
-            for name, value in zip((*leaves, *static, *beside), (*children, *given), strict=True):
-                object.__setattr__(self, name, value)
-            return self
-
-        jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+        leaves = tuple(name for name in names if name not in (*static, *beside))
+        _register(cls, lambda: (leaves, static, beside))
         return cls
 
     return register
@@ -64,11 +48,41 @@ class Module:
     """
 
     _static: ClassVar[tuple[str, ...]] = ()
+    _leaves: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, *, static: tuple[str, ...] = (), **options: object) -> None:
         super().__init_subclass__(**options)
+        dataclasses.dataclass(frozen=True, eq=False)(cls)
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        if unknown := [name for name in static if name not in names]:
+            raise TypeError(f"{cls.__name__}: static names {unknown[0]!r}, which is no field of it")
         cls._static = (*cls._static, *static)
-        module(*cls._static)(cls)
+        cls._leaves = tuple(name for name in names if name not in cls._static)
+        # Looked up when they are needed: a class that was sent to another process gets its contents after it is made.
+        _register(cls, lambda: (cls._leaves, cls._static, ()))
+
+
+def _register(cls: type, fields: Callable[[], tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]) -> None:
+    """A pytree of the fields that are leaves, with those that are static and those that go beside."""
+
+    def flatten(self: object) -> tuple[list[tuple[object, PyTree]], tuple[object, ...]]:
+        leaves, static, beside = fields()
+        children = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
+        kept = [_kept(getattr(self, name)) for name in static]
+        return children, (*kept, *(Beside(getattr(self, name)) for name in beside))
+
+    def unflatten(aux: tuple[object, ...], children: Iterable[PyTree]) -> object:
+        leaves, static, beside = fields()
+        self, children = object.__new__(cls), tuple(children)
+        given = [_given(value) for value in aux[: len(static)]]
+        if beside:
+            traced = is_traced(children)
+            given += [None if traced else value() for value in aux[len(static) :] if isinstance(value, Beside)]
+        for name, value in zip((*leaves, *static, *beside), (*children, *given), strict=True):
+            object.__setattr__(self, name, value)
+        return self
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
 
 class Beside:

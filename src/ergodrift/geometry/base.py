@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TypeVar
 
 import jax
@@ -73,7 +74,8 @@ class Geometry(tree.Module):
     def reach(self, x: PyTree) -> Scalar:
         """r: the largest Euclidean norm in X, or more, the radius that PD and PD2 use. `x` gives the shape alone."""
         nearest = self.project(jax.tree.map(jnp.zeros_like, x))
-        return jnp.sqrt(tree.squared_norm(nearest)) + _diagonal(self, x)
+        across = self.diameter(x) if type(self).bregman is Geometry.bregman else _diagonal(self, x)
+        return jnp.sqrt(tree.squared_norm(nearest)) + across
 
     def region(self, x: PyTree) -> Region:
         """X as solvers see it, for points shaped like `x`; from the projection alone unless a subclass knows better."""
@@ -93,6 +95,12 @@ class Geometry(tree.Module):
         """Whether x lies in X, up to the square root of the rounding unit."""
         slack = jnp.sqrt(tree.squared_norm(tree.subtract(x, self.project(x))))
         return slack < jnp.sqrt(jnp.finfo(tree.dtype(x)).eps) * (1 + jnp.sqrt(tree.squared_norm(x)))
+
+
+def check_shape(geometry: Geometry, x: PyTree) -> None:
+    """`geometry.check(x)`; where that looks at numbers of the geometry that are being traced, nothing can be said."""
+    with contextlib.suppress(jax.errors.ConcretizationTypeError):
+        geometry.check(x)
 
 
 def size(x: PyTree) -> int:

@@ -34,7 +34,7 @@ class EntropySimplex(Geometry):
     def __post_init__(self) -> None:
         floor = check.number("floor", self.floor, at_least=0)
         # None is no leaf: without a floor the prox needs no sort, and XLA need not compile one.
-        object.__setattr__(self, "floor", None if isinstance(floor, float) and floor == 0 else floor)
+        object.__setattr__(self, "floor", None if isinstance(floor, float) and not floor else floor)
 
     def prox(self, x: X, direction: X, proximity: Scalar) -> X:
         flat, unravel = ravel_pytree(x)
@@ -54,7 +54,7 @@ class EntropySimplex(Geometry):
     def project(self, x: X) -> X:
         flat, unravel = ravel_pytree(x)
         floor = 0 if self.floor is None else self.floor
-        return unravel(floor + project_simplex(flat - floor, 1 - flat.size * floor))
+        return unravel(jnp.asarray(floor + project_simplex(flat - floor, 1 - flat.size * floor)))
 
     def bregman(self, x: X, y: X) -> Scalar:
         return 2 * jnp.sum(kl_div(ravel_pytree(x)[0], ravel_pytree(y)[0]))

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from ergodrift._core import check, tree
 from ergodrift.geometry.base import Geometry, size
 from ergodrift.geometry.region import Region
-from ergodrift.types import PyTree, Scalar
+from ergodrift.types import Array, PyTree, Scalar
 
 X = TypeVar("X")
 
@@ -124,7 +124,7 @@ def _is_number(bound: PyTree) -> bool:
     return jax.tree.structure(bound) == jax.tree.structure(0) and np.ndim(bound) == 0
 
 
-def project_simplex(x: jax.Array, mass: Scalar) -> jax.Array:
+def project_simplex(x: Array, mass: Scalar) -> jax.Array:
     """The nearest point of {y >= 0, sum y = mass} to a vector (Held, Wolfe and Crowder 1974), by sorting."""
     x = x - jnp.max(x)  # changes nothing but rounding: the sums below would swallow the mass of a far point
     ordered = jnp.sort(x, descending=True)

@@ -42,7 +42,7 @@ class Product(Geometry):
             raise TypeError(f"Product takes geometries, or one pytree of geometries, got {parts!r}")
         object.__setattr__(self, "parts", whole)
 
-    def _split(self, *points: PyTree) -> tuple[jax.tree_util.PyTreeDef, Iterator[tuple[PyTree, ...]]]:
+    def _split(self, *points: PyTree) -> tuple[PyTree, Iterator[tuple[PyTree, ...]]]:
         """The structure of the parts, and for each of them its geometry and its pieces of the points."""
         geometries, structure = jax.tree.flatten(self.parts, is_leaf=_is_geometry)
         return structure, zip(geometries, *map(structure.flatten_up_to, points), strict=True)

@@ -9,9 +9,8 @@ import jax
 import numpy as np
 import scipy
 from jax.flatten_util import ravel_pytree
-from jax.typing import ArrayLike
 
-from ergodrift.types import PyTree
+from ergodrift.types import PyTree, Scalar
 
 INSIDE = 0.99  # how far from the centre towards the boundary a given start may lie
 
@@ -77,19 +76,19 @@ class Region(NamedTuple):
         return cls._plain(x, -1.0, 1.0, where)._replace(offset=low + half, lift=np.diag(half))
 
     @classmethod
-    def ball(cls, x: PyTree, radius: ArrayLike, where: Callable[[PyTree], jax.Array] | None = None) -> Region:
+    def ball(cls, x: PyTree, radius: Scalar, where: Callable[[PyTree], jax.Array] | None = None) -> Region:
         """{||x||_2 <= radius}; `where` as for a box."""
         plain = cls._plain(x, where=where)
         return plain._replace(lift=float(radius) * plain.lift, balls=[np.arange(len(plain.offset))])
 
     @classmethod
-    def simplex(cls, x: PyTree, floor: ArrayLike = 0.0, where: Callable[[PyTree], jax.Array] | None = None) -> Region:
+    def simplex(cls, x: PyTree, floor: Scalar = 0.0, where: Callable[[PyTree], jax.Array] | None = None) -> Region:
         """{x >= floor, sum x = 1}; `where` as for a box."""
         plain = cls._plain(x, low=float(floor), where=where)
         return plain._replace(equal=np.ones((1, len(plain.offset))))
 
     @classmethod
-    def l1_ball(cls, x: PyTree, radius: ArrayLike) -> Region:
+    def l1_ball(cls, x: PyTree, radius: Scalar) -> Region:
         """{||x||_1 <= radius}: x = radius (u - v) with u, v >= 0 and sum (u + v) <= 1."""
         size = ravel_pytree(x)[0].size
         lift = float(radius) * np.hstack([np.eye(size), -np.eye(size)])

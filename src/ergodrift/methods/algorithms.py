@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -20,7 +22,7 @@ from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
 from ergodrift.methods.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
 from ergodrift.methods.windows import GrowingWindow, Widening
 from ergodrift.problem import CompactForm, Problem
-from ergodrift.types import Scalar
+from ergodrift.types import Array, Scalar
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +49,7 @@ class Algorithm:
     def __post_init__(self) -> None:
         for name, value, kind in [("schedule", self.schedule, Schedule), ("estimator", self.estimator, Estimator)]:
             if not isinstance(value, kind):
-                raise TypeError(f"{name} must be a {kind.__name__} (a subclass of it, made), got {value!r}")
+                raise TypeError(f"{name} must be an instance of a subclass of {kind.__name__}, got {value!r}")
 
     def bind(self, problem: Problem) -> Method:
         """The method on this problem's domain, with `init` and `step`.
@@ -82,10 +84,10 @@ def edpp(tau_mix: Scalar | Literal["auto"], beta: Scalar = 0.5, horizon: Scalar 
         return Algorithm("EDPP-auto", DriftPlusPenalty, Learned(beta))
     if isinstance(tau_mix, str):
         raise TypeError(f"tau_mix must be a number, got {tau_mix!r}; 'auto' estimates it as the run goes")
-    tau_mix = check.number("tau_mix", tau_mix, at_least=1)
+    tau: Scalar = check.number("tau_mix", tau_mix, at_least=1)
     if horizon is None:
-        return Algorithm("EDPP-t", DriftPlusPenalty, Ergodic(tau_mix, beta))
-    proximity = tau_mix * check.number("horizon", horizon, at_least=1)
+        return Algorithm("EDPP-t", DriftPlusPenalty, Ergodic(tau, beta))
+    proximity = tau * check.number("horizon", horizon, at_least=1)
     return Algorithm("EDPP-T", DriftPlusPenalty, Constant(proximity**beta, proximity))
 
 
@@ -167,12 +169,12 @@ def rdpp(
             )
         estimator = Memory(None, count, law == "visits", compact)
     else:
-        weights = law if tree.is_traced(law) else np.asarray(law, dtype=float)
+        traced = isinstance(law, jax.Array) and tree.is_traced(law)
+        weights: Array = jnp.asarray(law) if traced else np.asarray(law, dtype=float)
         if weights.ndim != 1 or not weights.size or (count is not None and count != weights.size):
             wanted = "(S,)" if count is None else f"({count},)"
             raise ValueError(f"law must have shape {wanted}, one weight for each state, got {weights.shape}")
-        known = not tree.is_traced(law)
-        if known and (not np.isfinite(weights).all() or weights.min() < 0 or weights.sum() == 0):
+        if not traced and (not np.isfinite(weights).all() or weights.min() < 0 or weights.sum() == 0):
             raise ValueError(f"law must be finite, not negative, and not all zero, got {weights}")
         estimator = Memory(weights / weights.sum(), weights.size, compact=compact)
     return Algorithm("RDPP", DriftPlusPenalty, Aging(), estimator, average=("polynomial", 3))

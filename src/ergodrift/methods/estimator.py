@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import bisect
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,14 @@ class Estimator(tree.Module, abc.ABC):
 
     Attributes:
         needs_state: whether it must be told which state a sample came from, in `Feedback.state`.
-        compact: the form in which it must be told the tangent planes, in `Feedback.compact`, if any.
     """
 
     needs_state = False
-    compact: ClassVar[CompactForm | None] = None
+
+    @property
+    def compact(self) -> CompactForm | None:
+        """The form in which it must be told the tangent planes, in `Feedback.compact`, if any."""
+        return None
 
     def init(self, zero: Feedback, levels: Key | Array | None) -> PyTree:
         """An empty window. `zero` has the shapes of a feedback; `levels` is a key, or the levels of all rounds."""

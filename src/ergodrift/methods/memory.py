@@ -79,7 +79,7 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
     law: Array | None = None
     num_states: int | None = None
     by_visits: bool = False
-    compact: CompactForm | None = None
+    compact: CompactForm | None = None  # type: ignore[reportIncompatibleMethodOverride]
 
     needs_state = True
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
-from ergodrift.geometry import Geometry
+from ergodrift.geometry import Geometry, check_shape
 from ergodrift.methods.estimator import Estimator
 from ergodrift.methods.schedule import FeedbackSchedule, Schedule
 from ergodrift.types import Array, Feedback, Info, Key, PyTree, Sizes, State
@@ -159,7 +159,7 @@ def checked_point(geometry: Geometry, x0: PyTree) -> PyTree:
             "write x0.astype('float32'). Data may be in half precision"
         )
     geometry = tree.cast(geometry, tree.dtype(x0))
-    geometry.check(x0)
+    check_shape(geometry, x0)
     check.finite("x0", x0)
     inside = geometry.contains(x0)
     if not tree.is_traced(inside) and not inside:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.logarithm import rewritten
-from ergodrift.geometry import Geometry
+from ergodrift.geometry import Geometry, check_shape
 from ergodrift.problem.compact import CompactForm
 from ergodrift.types import Feedback, PyTree
 
@@ -70,7 +70,7 @@ class Problem:
 
     def check(self, x: PyTree, xi: PyTree) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""
-        self.geometry.check(x)
+        check_shape(self.geometry, x)
         xi = tree.cast(xi, tree.dtype(x))
         loss = _shape("loss", self.loss, x, xi)
         if loss.shape != ():

@@ -110,8 +110,8 @@ def minimum(region: Region, start: np.ndarray, functions: Functions, bend: Bend 
     if not first.finite:
         return Solution(start, first.value, first.rows, np.zeros(len(first.rows)), -np.inf, np.nan)
     found: Solution | None = None
-    for part in PARTS if bend is not None else ():
-        tried = _near(region, start, part, value, bend, bar)
+    for part in PARTS:
+        tried = _near(region, start, part, value, bend, bar) if bend is not None else None
         if tried is not None and tried.residual <= SOLVED:
             return tried
         found = found or tried

@@ -21,7 +21,7 @@ from ergodrift.solve.convex import EDGE, Bar, Bend, Functions, Worst, least_wors
 from ergodrift.solve.derivatives import mean_constraints, mean_loss
 from ergodrift.solve.program import Averaged, Constraints, ScaledProgram
 from ergodrift.solve.reference import example_point
-from ergodrift.types import PyTree
+from ergodrift.types import PyTree, Scalar
 
 ROUGH = 1e-4  # the largest residual worth returning
 PRECISE = 1e-8  # of the worst violation: a gap that needs no other unit
@@ -298,7 +298,7 @@ def queue_evidence(rounds: ArrayLike, queue: ArrayLike, x: PyTree, pressure: flo
     return QueueEvidence(verdict, float(p), float(error), slope, slope_error, worst, conflict, mean)
 
 
-def pressure(problem: Problem, source: Source, x: PyTree, queue: ArrayLike, penalty: ArrayLike) -> float:
+def pressure(problem: Problem, source: Source, x: PyTree, queue: ArrayLike, penalty: Scalar) -> float:
     """sum_i Q_i ||dḡ_i(x)|| / (V ||df̄(x)||): how much harder the constraints pull than the loss, in dual norms."""
     with double():
         norm = problem.geometry.dual_norm

@@ -186,9 +186,10 @@ def _optimum(
     """
     further = program.region.inequalities
     if further is not None and further.curvature is None:
-        found, *rest = _minimised(program, constraints, bar)
+        tried = _minimised(program, constraints, bar)
+        found = tried[0]
         if found.empty or (found.residual <= SOLVED and program.holds(program.point_of(found.z))):
-            return found, *rest
+            return tried
     return _minimised(program, program.within(constraints), bar)
 
 

@@ -13,6 +13,7 @@ ROUNDS, IDLE = 20, 4  # parts that are tried, and how many of them may go by wit
 SHRINK, GROW, FAR = 0.01, 10.0, 0.5  # a part shrinks to this, or to what the point needs, and grows if it moves far
 HALVINGS = 6  # of the way to where a constraint binds, in digits
 CURVED = 10.0  # slopes that differ by this factor make it worth while to look where a constraint binds
+ROUNDING = 1e-14  # of a value: a slope over the whole region that is none
 FARTHEST = 1e-8  # of the way to a probe, where the search for that begins
 
 
@@ -38,6 +39,8 @@ def sizes(rows: Callable[[np.ndarray], Linearization], probes: list[np.ndarray])
     seen = [rows(z) for z in probes]
     slopes = np.array([np.abs(jac).max(axis=1) for _, jac in seen]).T
     values = np.array([value for value, _ in seen]).T
+    known = np.where(np.isfinite(values), np.abs(values), 0.0)
+    slopes = np.where(slopes <= ROUNDING * known, 0.0, slopes)  # no slope at all, but for rounding
     found = np.array([size(slope, np.abs(value)) for slope, value in zip(slopes, values, strict=True)])
     for i, (slope, value) in enumerate(zip(slopes, values, strict=True)):
         beyond = [j for j in range(1, len(probes)) if value[j] > 0 and np.isfinite(slope[j])]

@@ -102,7 +102,7 @@ def _largest(problem: Problem, loss_law: Law, constraint_law: Law, draws: PyTree
         def steepness(xi: PyTree) -> Scalar:
             return geometry.dual_norm(jax.grad(problem.loss)(x, xi))
 
-        def sizes(xi: PyTree) -> tuple[jax.Array, jax.Array]:
+        def sizes(xi: PyTree) -> tuple[Scalar, Scalar]:
             jac = jax.jacrev(problem.constraints)(x, xi)
             return jax.vmap(geometry.dual_norm)(jac), jnp.abs(problem.constraints(x, xi))
 

@@ -177,7 +177,7 @@ def _hold(method: Method, before: State, after: State, info: Info, x: PyTree, ra
     squares = jnp.sum(after.queue**2) / 2, -jnp.sum(Q**2) / 2
     drift = _relative([*squares], [Q @ linear, reach / 2])
 
-    def slope(direction: PyTree) -> list[jax.Array]:
+    def slope(direction: PyTree) -> list[Scalar]:
         """(V df + sum Q dg) . direction, the two parts by themselves: they may cancel."""
         pull = tree.pushforward(feedback.constraint_jac, direction)
         dot = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (feedback.loss_grad, direction)), strict=True))
@@ -211,6 +211,6 @@ def _hold(method: Method, before: State, after: State, info: Info, x: PyTree, ra
     return _Sums(slack, inside, terms, alpha, climbed, violation, allowance)
 
 
-def _relative(smaller: list[jax.Array], larger: list[jax.Array], size: Scalar = 0.0) -> jax.Array:
+def _relative(smaller: list[Scalar], larger: list[Scalar], size: Scalar = 0.0) -> Array:
     size = size + sum(jnp.abs(term) for term in [*smaller, *larger])
     return (sum(larger) - sum(smaller)) / jnp.maximum(size, jnp.finfo(float).tiny)

@@ -29,7 +29,7 @@ class Rate:
 
     def __call__(self, T: ArrayLike, tau_mix: ArrayLike = 1.0) -> np.ndarray:
         T, tau_mix = np.asarray(T, dtype=float), np.asarray(tau_mix, dtype=float)
-        return sum(tau_mix**a * T**b for a, b in self.terms)
+        return np.asarray(sum(tau_mix**a * T**b for a, b in self.terms))
 
     @property
     def leading(self) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from ergodrift._core import tree
 from ergodrift._core.precision import double
-from ergodrift.data.expectation import expectations
+from ergodrift.data.expectation import expectations, wide
 from ergodrift.data.source import Source
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
@@ -180,7 +180,9 @@ def within_theory(
     kept = np.flatnonzero(np.asarray(result.samples) > 0)
     if not kept.size:
         raise ValueError("the result has no record after the start; record at least once")
-    if not np.isfinite(problem.geometry.diameter(x0)):
+    with double():
+        radius = float(problem.geometry.diameter(wide(x0)))
+    if not np.isfinite(radius):
         why = f"{type(problem.geometry).__name__} has no finite diameter R, which every bound needs"
         return TheoryCheck((), (("everything", why),), result.samples, True)
     size = constants(problem, source, x0, bounds)

@@ -53,7 +53,7 @@ def relaxation_time(values: np.ndarray) -> float:
     return float(decay_time(_cut(values)).max()) * -(-len(values) // STRETCHES)
 
 
-def _flat(length: np.ndarray | float, tau: np.ndarray) -> np.ndarray:
+def _flat(length: np.ndarray | int, tau: np.ndarray) -> np.ndarray:
     """c with Var(mean of `length`) = c x long-run variance / length, for autocorrelation exp(-k / tau)."""
     return 1 - tau / length * (1 - np.exp(-length / tau))
 
