@@ -22,7 +22,7 @@ from ergodrift import metrics
 from ergodrift._core.files import write_whole
 from ergodrift.cli.common import UsageError, keep_others, make_room, needs
 from ergodrift.data.chain import MarkovChain
-from ergodrift.data.source import IIDSource, MarkovSource
+from ergodrift.data.tables import IIDSource, MarkovSource
 from ergodrift.engine.run import run
 from ergodrift.experiments.config import configure
 from ergodrift.experiments.reproduce import Experiment, versions

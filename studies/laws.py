@@ -9,7 +9,7 @@ import numpy as np
 
 from ergodrift import metrics
 from ergodrift.data.expectation import expectations
-from ergodrift.data.source import IIDSource
+from ergodrift.data.tables import IIDSource
 from ergodrift.engine.run import run
 from ergodrift.experiments.reproduce import Experiment
 from ergodrift.solve.reference import solve_reference

@@ -40,12 +40,12 @@ def paths(kind: Series, n: int, repetitions: int, seed: int) -> Any:
         repetitions -= columns
 
 
-def watched(kind: Series, n: int, planned: int, looks: int, repetitions: int, seed: int = 0) -> Row:
+def watched(kind: Series, n: int, tuned_for: int, looks: int, repetitions: int, seed: int = 0) -> Row:
     """One series watched from its first sample on, looked at `looks` times: how often any interval misses."""
     low, high, first, means = [], [], [], []
     below, above, clash = [], [], []
     for values in paths(kind, n, repetitions, seed):
-        sequence = Learned(DELTA, values.shape[1], planned)
+        sequence = Learned(DELTA, values.shape[1], tuned_for)
         under = np.zeros(values.shape[1], bool)
         over, begun = under.copy(), np.full(values.shape[1], np.inf)
         for part in np.array_split(values, looks):
@@ -68,7 +68,7 @@ def watched(kind: Series, n: int, planned: int, looks: int, repetitions: int, se
     return {
         "data": kind.name,
         "n": n,
-        "planned": planned,
+        "tuned_for": tuned_for,
         "looks": looks,
         "repetitions": repetitions,
         "missed": float(np.mean(too_high | too_low)),
@@ -88,15 +88,15 @@ def study_anytime(repetitions: int, seed: int = 0, quick: bool = False) -> list[
         wanted = [kind for kind in WATCHED if kind.name in ("AR(1), 20", "two states 4:1, 10", "rare, 1 %")]
         return [watched(kind, 8192, 4000, 20, repetitions, seed) for kind in wanted]
     rows = []
-    for n, planned, looks in [(2_000, 2_000, 20), (50_000, 10_000, 200)]:
-        rows += [watched(kind, n, planned, looks, repetitions, seed) for kind in (*WATCHED, *HIDDEN)]
+    for n, tuned_for, looks in [(2_000, 2_000, 20), (50_000, 10_000, 200)]:
+        rows += [watched(kind, n, tuned_for, looks, repetitions, seed) for kind in (*WATCHED, *HIDDEN)]
     return rows
 
 
 def anytime_table(rows: list[Row]) -> str:
     """Markdown."""
     parts = []
-    for n, planned, looks in dict.fromkeys((row["n"], row["planned"], row["looks"]) for row in rows):
+    for n, tuned_for, looks in dict.fromkeys((row["n"], row["tuned_for"], row["looks"]) for row in rows):
         lines = [
             [
                 row["data"],
@@ -110,12 +110,12 @@ def anytime_table(rows: list[Row]) -> str:
                 f"{100 * row['told']:.0f}",
             ]
             for row in rows
-            if (row["n"], row["planned"], row["looks"]) == (n, planned, looks)
+            if (row["n"], row["tuned_for"], row["looks"]) == (n, tuned_for, looks)
         ]
         head = ["data", "missed, %", "too low, %", "too high, %", "inconsistent, %", "given, %", "first at", "width"]
         table = markdown.table([*head, "told apart, %"], lines)
         count = rows[0]["repetitions"]
-        parts.append(f"n = {n:,}, planned = {planned:,}, {looks} looks, {count:,} repetitions:\n\n{table}")
+        parts.append(f"n = {n:,}, tuned_for = {tuned_for:,}, {looks} looks, {count:,} repetitions:\n\n{table}")
     return "\n\n".join(parts)
 
 

@@ -7,7 +7,10 @@ from ergodrift._core import interrupt as interrupt  # first: the others take the
 from ergodrift._core import precision, xla
 from ergodrift.auto import auto
 from ergodrift.data.chain import MarkovChain
-from ergodrift.data.source import IIDSource, MarkovSource, SeriesSource, Source, Zip
+from ergodrift.data.source import Law, Source
+from ergodrift.data.stream import Stream
+from ergodrift.data.tables import IIDSource, MarkovSource, SeriesSource
+from ergodrift.data.zip import Zip
 from ergodrift.engine.result import Result, load_result
 from ergodrift.engine.run import NonFiniteError, run
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Region, Simplex
@@ -48,6 +51,7 @@ __all__ = [
     "IIDSource",
     "Info",
     "L1Ball",
+    "Law",
     "LinearModel",
     "MarkovChain",
     "MarkovSource",
@@ -71,6 +75,7 @@ __all__ = [
     "Source",
     "State",
     "StepSizes",
+    "Stream",
     "Weights",
     "Zip",
     "adpp",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check
 from ergodrift._core.compiled import compiled
@@ -16,8 +17,9 @@ from ergodrift.data.expectation import BATCH, expectations, wide
 from ergodrift.data.source import Source
 from ergodrift.engine.run import Result
 from ergodrift.problem import Problem
-from ergodrift.solve.hindsight import best_in_hindsight
+from ergodrift.solve.hindsight import best_on_paths
 from ergodrift.solve.reference import Reference
+from ergodrift.types import PyTree
 
 
 class Quality(NamedTuple):
@@ -92,9 +94,9 @@ def benchmarks(result: Result, problem: Problem, source: Source, per_sample: boo
     """
     # The same start for all: benchmarks depend on the paths, not on who walked them.
     x0 = problem.geometry.project(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:]), result.solution))
-    size = len(source.loss_law.weights)
-    counts = [np.bincount(_loss_path(result, source, row), minlength=size) for row in range(len(result.seeds))]
-    return best_in_hindsight(problem, source, np.stack(counts), x0, per_sample)
+    return best_on_paths(
+        problem, source, [_path(result, source, row) for row in range(len(result.seeds))], x0, per_sample
+    )
 
 
 def benchmark_losses(
@@ -107,11 +109,18 @@ def benchmark_losses(
     comparators = benchmarks(result, problem, source) if comparators is None else comparators
     if len(comparators) != len(result.seeds):
         raise ValueError(f"comparators: {len(comparators)} given for {len(result.seeds)} seeds")
+    seen = [source.visits(_path(result, source, row))[0] for row in range(len(comparators))]
     with double():
-        x = jax.tree.map(lambda *leaves: np.stack(leaves), *(comparator.x for comparator in comparators))
-        losses = np.asarray(_losses(problem, wide(source.loss_law).points, x))
-    paths = (_loss_path(result, source, row) for row in range(len(losses)))
-    return np.stack([_sums(own[path], np.asarray(result.samples)) for own, path in zip(losses, paths, strict=True)])
+        if source.parts[0].table is None:
+            each = [
+                _losses(problem, wide(visits.points), _stacked([c.x]))[0]
+                for visits, c in zip(seen, comparators, strict=True)
+            ]
+        else:  # one table serves all
+            each = _losses(problem, wide(source.loss_law.points), _stacked([c.x for c in comparators]))
+        losses = [np.asarray(one) for one in each]
+    samples = np.asarray(result.samples)
+    return np.stack([_sums(one[visits.rows], samples) for one, visits in zip(losses, seen, strict=True)])
 
 
 def regret(
@@ -119,13 +128,13 @@ def regret(
 ) -> np.ndarray:
     """Regret(t) = sum of f(x_s, xi_s) - sum of f(x*, xi_s) over the samples taken, (seeds, records).
 
-    x* is each seed's own `benchmarks` over the whole run, unless other comparators are given, one a seed; the last
-    record is the regret of the run (Kim and Lee, section 2.2; with several samples a round, as in section 4.2).
+    x* is each seed's own `benchmarks` over the whole run, unless other comparators are given, one per seed; the last
+    record is the regret of the run (Kim and Lee, section 2.2; with several samples per round, as in section 4.2).
     """
     return np.asarray(result.loss_sum, dtype=float) - benchmark_losses(result, problem, source, comparators)
 
 
-def summarise(values: Any) -> Summary:
+def summarise(values: ArrayLike) -> Summary:
     """Mean and spread over seeds, the leading axis."""
     values = np.asarray(values)
     count = values.shape[0]
@@ -142,22 +151,26 @@ def _sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _loss_path(result: Result, source: Source, row: int) -> np.ndarray:
-    """The indices of one seed into the loss law, as replayed or drawn again from its seed."""
+def _path(result: Result, source: Source, row: int) -> PyTree:
+    """The path of one seed, as replayed or drawn again from its seed."""
+    count = int(result.samples[-1])
     if result.paths is None:
-        path = source.loss_index(source.paths([int(result.seeds[row])], int(result.samples[-1])))[0]
-    else:
-        paths = np.asarray(source.loss_index(result.paths))
-        path = paths if paths.ndim == 1 else paths[row]
-    if len(path) < int(result.samples[-1]):
+        return source.path_of(source.paths([int(result.seeds[row])], count), 0)
+    path = source.path_of(result.paths, row)
+    held = len(jax.tree.leaves(path)[0])
+    if held < count:
         raise ValueError(
-            f"regret needs the path, and only {len(path)} of {int(result.samples[-1])} samples are in result.paths "
+            f"regret needs the path, and only {held} of {count} samples are in result.paths "
             "(a walk on which hops were held keeps none)"
         )
-    return np.asarray(path)[: int(result.samples[-1])]
+    return jax.tree.map(lambda leaf: leaf[:count], path)
+
+
+def _stacked(points: Sequence[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *points)
 
 
 @compiled()
-def _losses(problem: Problem, points: Any, x: Any) -> Any:
+def _losses(problem: Problem, points: PyTree, x: PyTree) -> jax.Array:
     """The loss of each x at each point of a law."""
     return jax.lax.map(lambda y: jax.lax.map(lambda xi: problem.loss(y, xi), points, batch_size=BATCH), x)

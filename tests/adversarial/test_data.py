@@ -320,7 +320,7 @@ def test_paths_are_used_whole_or_refused_with_both_numbers(rows, length, num_sam
             given_source.check_paths(paths, 2, length)
         else:
             short_or_long = "short" if length < num_samples else "long"
-            message = rf"paths too {short_or_long}: {length} states a seed, but num_samples={num_samples}"
+            message = rf"paths too {short_or_long}: {length} samples per seed, but num_samples={num_samples}"
             with pytest.raises(ValueError, match=message):
                 given_source.check_paths(paths, 2, num_samples)
 
@@ -332,7 +332,7 @@ def test_a_path_longer_than_a_series_is_replayed_to_its_end():
     written_out = ed.run(ed.dpp(), problem, ed.SeriesSource(series[path]), x0=np.zeros(1), record=3)
     assert replayed.samples.tolist() == [500, 1000, 1500]
     np.testing.assert_array_equal(replayed.x_mean, written_out.x_mean)
-    with pytest.raises(ValueError, match="paths too long: 1500 states a seed, but num_samples=300"):
+    with pytest.raises(ValueError, match="paths too long: 1500 samples per seed, but num_samples=300"):
         ed.run(ed.dpp(), problem, ed.SeriesSource(series), x0=np.zeros(1), paths=path, num_samples=300)
     with pytest.raises(ValueError, match="paths must hold states between 0 and 299, got 0 to 300"):
         ed.run(ed.dpp(), problem, ed.SeriesSource(series), x0=np.zeros(1), paths=np.arange(301))
@@ -340,5 +340,5 @@ def test_a_path_longer_than_a_series_is_replayed_to_its_end():
     with pytest.raises(ValueError, match="paths of a Zip must be equally long, got 5 and 4"):
         ed.run(ed.dpp(), problem, pair, x0=np.zeros(1), paths=(np.arange(5), np.arange(4)))
     for nothing in ([], np.zeros((1, 0), int), 3):
-        with pytest.raises(ValueError, match="paths must hold indices"):
+        with pytest.raises(ValueError, match="paths must hold entries"):
             ed.run(ed.dpp(), problem, ed.SeriesSource(series), x0=np.zeros(1), paths=nothing)

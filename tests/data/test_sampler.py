@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ergodrift.data.sampler import BLOCK, Categorical, InOrder, Replay, Side, Transitions, draw
+from ergodrift.data.sampler import BLOCK, Categorical, InOrder, Transitions, draw
+from ergodrift.data.stream import Paired, Replay, TableStream, padded
 
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=50)
 LAST = 2**31 - 1  # the largest value that 31 random bits take
@@ -124,19 +125,20 @@ def test_in_order_counts_up():
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 def test_replay_gives_back_every_entry_of_a_path(length):
     paths = np.random.default_rng(7).integers(0, 9, size=(2, length))
-    padded = Replay.padded(paths)
-    blocks = -(-length // BLOCK)
-    assert padded.shape == (2, blocks * BLOCK)
-    for row, path in zip(padded, paths, strict=True):
-        replayed = np.asarray(draw(Replay(), row, blocks))
+    filled, blocks = padded(paths), -(-length // BLOCK)
+    assert filled.shape == (2, blocks * BLOCK)
+    stream = Replay(TableStream(InOrder(), np.arange(9)))
+    for row, path in zip(filled, paths, strict=True):
+        replayed = np.asarray(draw(stream, row, blocks))
         np.testing.assert_array_equal(replayed[:length], path)
         assert (replayed[length:] == path[-1]).all()
 
 
 def test_samplers_side_by_side_draw_what_they_draw_alone():
     coin, die = Categorical.from_weights(np.ones(2)), Categorical.from_weights(np.ones(6))
-    keys = tuple(jax.random.split(jax.random.key(8)))
-    together = draw(Side((coin, die, InOrder())), (*keys, keys[0]), 4)
+    streams = tuple(TableStream(sampler, None) for sampler in (coin, die, InOrder()))
+    keys = jax.random.split(jax.random.key(8), 3)
+    together = draw(Paired(streams), jax.random.key(8), 4)
     alone = draw(coin, keys[0], 4), draw(die, keys[1], 4), np.arange(4 * BLOCK)
     for a, b in zip(together, alone, strict=True):
         np.testing.assert_array_equal(a, b)

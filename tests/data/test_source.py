@@ -12,6 +12,7 @@ import pytest
 from ergodrift import IIDSource, MarkovChain, MarkovSource, SeriesSource, Zip
 from ergodrift.data.sampler import BLOCK, draw
 from ergodrift.data.source import level_keys, path_keys, seed_keys
+from ergodrift.data.stream import Replay
 
 CHAIN = MarkovChain([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.4, 0.1, 0.5]])
 TABLE = {"features": np.arange(6.0).reshape(3, 2), "label": np.array([1, -1, 1])}
@@ -68,7 +69,7 @@ def test_paths_are_the_same_in_float32_and_float64(source):
 def test_a_path_that_was_drawn_can_be_replayed(source):
     paths = source.paths(3, 100)
     starts = source.check_paths(paths, 3, 100)
-    again = jax.vmap(lambda start: draw(source.stream(replay=True).sampler, start, 2))(starts)
+    again = jax.vmap(lambda start: draw(Replay(source.stream()), start, 2))(starts)
     assert_same(jax.tree.map(lambda leaf: leaf[:, :100], again), paths)
 
 
@@ -139,7 +140,7 @@ def test_xi_is_a_row_of_every_leaf(name):
 
 
 def test_narrow_samples_come_back_as_they_were_given():
-    """On the device they are kept turned."""
+    """On the device they are kept transposed."""
     data = {"tall": np.arange(2 * 12 * 3.0).reshape(2, 12, 3), "wide": np.ones((2, 3, 12)), "flat": np.ones((2, 12))}
     source = IIDSource(data)
     shapes = sorted(leaf.shape for leaf in jax.tree.leaves(source.stream().data))
@@ -207,12 +208,15 @@ def test_only_series_end(source, length):
 
 @pytest.mark.x64("its digits are those of float64")
 @every_source
-def test_loss_index_points_into_the_loss_law(source):
-    index = jax.tree.map(lambda leaf: leaf[0], source.paths([3], 80))
-    points = jax.tree.map(lambda leaf: np.asarray(leaf)[np.asarray(source.loss_index(index))], source.loss_law.points)
-    xi = jax.vmap(source.stream().xi)(index)
+def test_visits_are_the_samples_along_a_path(source):
+    paths = source.paths([3, 4], 80)
+    path = source.path_of(paths, 1)
+    assert_same(path, row(paths, 1))
+    xi = jax.tree.map(np.asarray, jax.vmap(source.stream().xi)(path))
     zipped = isinstance(source, Zip)
-    assert_same(points[0] if zipped else points, jax.tree.map(np.asarray, xi[0] if zipped else xi))
+    for part, (points, rows) in enumerate(source.visits(path)):
+        seen = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], points)
+        assert_same(seen[part] if zipped else seen, xi[part] if zipped else xi)
 
 
 # What is refused
@@ -251,8 +255,8 @@ def test_constructors_say_what_is_wrong(make, error, message):
 
 
 PATH_ERRORS = [
-    (np.zeros((2, 9), int), ValueError, "paths too short: 9 states a seed, but num_samples=10"),
-    (np.zeros(9, int), ValueError, "paths too short: 9 states a seed, but num_samples=10"),
+    (np.zeros((2, 9), int), ValueError, "paths too short: 9 samples per seed, but num_samples=10"),
+    (np.zeros(9, int), ValueError, "paths too short: 9 samples per seed, but num_samples=10"),
     (np.zeros((3, 10), int), ValueError, r"paths must have shape \(seeds, num_samples\) = \(2, 10\), got \(3, 10\)"),
     (np.zeros((2, 10, 1), int), ValueError, r"paths must have shape .*got \(2, 10, 1\)"),
     (np.zeros((2, 10)), TypeError, "paths must hold integers, got float64"),
@@ -278,7 +282,7 @@ def test_paths_of_a_zip_must_be_a_pair(paths):
 
 def test_one_path_serves_all_seeds_and_is_never_cut():
     path = np.random.default_rng(0).integers(0, 3, size=500)
-    with pytest.raises(ValueError, match="paths too long: 500 states a seed, but num_samples=100"):
+    with pytest.raises(ValueError, match="paths too long: 500 samples per seed, but num_samples=100"):
         SOURCES["chain"].check_paths(path, 2, 100)
     path = path[:100]
     got = np.asarray(SOURCES["chain"].check_paths(path, 2, 100))

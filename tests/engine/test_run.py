@@ -140,7 +140,7 @@ def test_float32_means_stay_right_over_many_rounds():
         ({"record": [5, 3]}, ValueError, "record must ascend between 0 and num_samples=100, got 5 to 3"),
         ({"record": [5, 101]}, ValueError, "record must ascend between 0 and num_samples=100, got 5 to 101"),
         ({"record": [0.5]}, TypeError, "record must be a count or a list of sample counts, got [0.5]"),
-        ({"paths": np.zeros((1, 99), int)}, ValueError, "paths too short: 99 states a seed, but num_samples=100"),
+        ({"paths": np.zeros((1, 99), int)}, ValueError, "paths too short: 99 samples per seed, but num_samples=100"),
         ({"paths": np.zeros((2, 100), int)}, ValueError, "paths must have shape (seeds, num_samples) = (1, 100)"),
         ({"paths": np.full((1, 100), 2)}, ValueError, "paths must hold states between 0 and 1, got 2 to 2"),
         ({"algorithm": ed.mdpp(), "levels": [6, 5]}, None, ""),

@@ -103,7 +103,7 @@ def test_names(name, title):
 def bound(name: str) -> Any:
     """The method as a run of NUM_SAMPLES binds it."""
     algorithm = ALGORITHMS[name](1.0)
-    estimator = algorithm.estimator.for_run(NUM_SAMPLES, None, SOURCE.state_law)
+    estimator = algorithm.estimator.for_run(NUM_SAMPLES, None, SOURCE.stationary)
     return dataclasses.replace(algorithm, estimator=estimator).bind(PROBLEM)
 
 

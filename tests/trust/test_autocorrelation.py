@@ -18,7 +18,7 @@ from ergodrift.trust.autocorrelation import (
 from ergodrift.trust.rational import Band, angle, hidden, log_spectrum, size_of
 from ergodrift.trust.relaxation import relaxation
 from ergodrift.trust.spectrum import Spectrum, transformed
-from ergodrift.trust.stationarity import CRITICAL, change_scores, cycle, levelled
+from ergodrift.trust.stationarity import CRITICAL, change_scores, cycle, detrend
 from studies import sweep_diagnose
 
 
@@ -204,7 +204,7 @@ def test_a_cycle_is_found_and_seldom_where_there_is_none():
     for period in (7.0, 24.0, 50.3):
         seen = cycle(noise[:, 0] + np.sin(2 * np.pi * time / period))
         assert seen == pytest.approx(period, rel=2 * period / 5000)
-    (said,) = levelled(["y"], (noise[:, 0] + np.sin(2 * np.pi * time / 24))[:, None])[1]
+    (said,) = detrend(["y"], (noise[:, 0] + np.sin(2 * np.pi * time / 24))[:, None])[1]
     assert said.startswith("y has a cycle of about 24.04 samples")
     assert cycle(noise[:60, 0]) is None
 
@@ -213,20 +213,20 @@ def test_cycles_are_taken_off_and_leave_the_mixing_time():
     """Hourly data with a day, its overtones and a week, at frequencies that are none of Fourier's."""
     noise, time = ar1(0.9, 5000, seed=1)[:, 0], np.arange(5000)
     day = 2.0 * (time % 24 < 12) + np.sin(2 * np.pi * time / 168)
-    rest, (said,) = levelled(["y"], (noise + 3 * day)[:, None])
+    rest, (said,) = detrend(["y"], (noise + 3 * day)[:, None])
     assert said.startswith("y has a cycle of about 24.04 samples (and ")
     assert np.std(rest[:, 0] - noise) < 0.15 * np.std(noise)
     fit = relaxation(rest[:, 0])
     assert fit.lower <= 10 <= fit.upper
     with pytest.raises(ValueError, match=r"y has a cycle .*nothing else moves"):
-        levelled(["y"], np.sin(2 * np.pi * time / 25)[:, None])
+        detrend(["y"], np.sin(2 * np.pi * time / 25)[:, None])
 
 
 @pytest.mark.parametrize("place", [3000, 1111, 4800])
 def test_a_step_is_taken_off_where_it_is(place):
     """Some samples off, what is left of it would look like slow mixing."""
     y = ar1(0.0, 5000) + 2.0 * (np.arange(5000) >= place)[:, None]
-    rest, (said,) = levelled(["y"], y)
+    rest, (said,) = detrend(["y"], y)
     found = int(said.split("near sample ")[1].split(":")[0].replace(",", ""))
     assert abs(found - place) <= 5
     assert relaxation(rest[:, 0]).tau < 1.2
@@ -237,7 +237,7 @@ def test_trends_steps_and_spreads_are_said_and_levels_taken_off():
     y[:, 1] += np.linspace(0, 3, len(y))
     y[10_000:, 2] += 3
     y[5_000:, 3] *= 3
-    rest, warnings = levelled(["steady", "sloped", "stepped", "spread"], y)
+    rest, warnings = detrend(["steady", "sloped", "stepped", "spread"], y)
     assert [warning.split()[0] for warning in warnings] == ["sloped", "stepped", "spread"]
     assert "trend" in warnings[0]
     assert "near sample 10,000" in warnings[1]

@@ -77,7 +77,7 @@ def test_the_anytime_interval_shrinks_and_holds_along_the_way():
     y = (ar1(0.0, 20_000)[:, 0] > 0).astype(float)[:, None]
     ends = np.zeros(1), np.ones(1)
     found = [
-        np.array(intervals.anytime(y[:n], 0.05, 1.0, *ends, planned=20_000))[:, 0] for n in range(100, 20_000, 500)
+        np.array(intervals.anytime(y[:n], 0.05, 1.0, *ends, tuned_for=20_000))[:, 0] for n in range(100, 20_000, 500)
     ]
     assert all(low <= 0.5 <= high for low, high in found)
     assert all((b[0] >= a[0]) and (b[1] <= a[1]) for a, b in itertools.pairwise(found))
@@ -178,7 +178,7 @@ def test_a_constraint_without_chance_is_known_exactly():
 
 
 def test_a_constraint_that_never_moves_does_not_stop_the_others():
-    limits = lambda x, xi: jnp.concatenate([x + xi, x - 2])  # noqa: E731
+    limits = lambda x, xi: jnp.concatenate([x + xi, x - 2 + 0 * xi])  # noqa: E731
     budget = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), limits, ed.Ball(2.0))
     found = ed.certify(budget, np.array([-0.5]), ed.SeriesSource(ar1(0.5, 4000)))
     assert found.verdict == ["satisfied", "undecided"]
@@ -188,6 +188,40 @@ def test_a_constraint_that_never_moves_does_not_stop_the_others():
     # Nor does it widen them by more than its share of the confidence.
     alone = ed.certify(ONE, np.array([-0.5]), ed.SeriesSource(ar1(0.5, 4000)), 0.975)
     assert found.upper[0] == pytest.approx(alone.upper[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["batch", "anytime", "hoeffding"])
+def test_a_constraint_without_the_sample_is_decided_exactly(method):
+    """Also of recorded samples, of which nobody knows what else there can be."""
+    limits = lambda x, xi: jnp.concatenate([x - 2, x + xi, x + 1])  # noqa: E731
+    budget = ed.Problem(lambda x, xi: jnp.sum((x - 1) ** 2), limits, ed.Ball(2.0))
+    x, source = np.array([-0.5]), ed.SeriesSource(np.clip(ar1(0.5, 4000), -4, 4))
+    known = {"bounds": (-9, 9), "tau_mix": 3} if method == "hoeffding" else {}
+    found = ed.certify(budget, x, source, method=method, **known)
+    np.testing.assert_array_equal(found.lower[[0, 2]], [-2.5, 0.5])
+    np.testing.assert_array_equal(found.upper[[0, 2]], [-2.5, 0.5])
+    assert (found.verdict[0], found.verdict[2], found.more_samples[2]) == ("satisfied", "violated", 0)
+    assert found.lower[1] < -0.5 < found.upper[1]
+    assert (found.loss_lower, found.loss_upper) == (2.25, 2.25)
+    with pytest.raises(ValueError, match="needs tau_mix and bounds"):  # of the one that does depend on it
+        ed.certify(budget, x, source, method="hoeffding")
+    only = ed.Problem(budget.loss, lambda x, xi: x - 2, ed.Ball(2.0))
+    assert ed.certify(only, x, source, method=method, **known).upper[0] == -2.5
+
+
+def test_a_monitor_decides_a_constraint_without_the_sample_at_once(tmp_path):
+    limits = lambda x, xi: jnp.concatenate([x + xi, x - 2])  # noqa: E731
+    budget = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), limits, ed.Ball(2.0))
+    monitor, y = ed.Monitor(budget, np.array([-0.5])), ar1(0.5, 4000)
+    first = monitor.update(y[:5])
+    assert (first.verdict, first.upper[1]) == (["undecided", "satisfied"], -2.5)
+    assert first.reason[0]
+    assert not first.reason[1]
+    monitor.save(tmp_path / "monitor.npz")
+    again = ed.Monitor.load(tmp_path / "monitor.npz", budget).update(y[5:])
+    straight = monitor.update(y[5:])
+    assert again.verdict == straight.verdict == ["satisfied", "satisfied"]
+    np.testing.assert_array_equal(again.upper, straight.upper)
 
 
 def test_a_monitor_is_undecided_until_it_can_say_something():
@@ -209,10 +243,10 @@ def test_the_monitor_agrees_with_certify_and_never_takes_back():
     values = np.asarray(SOURCE.data)[np.asarray(SOURCE.paths([5], 20_000))[0]][:, None]
     one = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x + xi, ed.Ball(2.0))
     tau, bounds = CHAIN.mixing_time(), (-1.3, 0.7)
-    monitor = ed.Monitor(one, np.array([-0.3]), tau_mix=tau, bounds=bounds, planned=20_000)
+    monitor = ed.Monitor(one, np.array([-0.3]), tau_mix=tau, bounds=bounds, tuned_for=20_000)
     found = [monitor.update(part) for part in np.split(values, 10)]
     series = ed.SeriesSource(values)
-    whole = ed.certify(one, np.array([-0.3]), series, method="anytime", tau_mix=tau, bounds=bounds, planned=20_000)
+    whole = ed.certify(one, np.array([-0.3]), series, method="anytime", tau_mix=tau, bounds=bounds, tuned_for=20_000)
     np.testing.assert_allclose([found[-1].lower, found[-1].upper], [whole.lower, whole.upper])
     assert all(b.upper[0] <= a.upper[0] and b.lower[0] >= a.lower[0] for a, b in itertools.pairwise(found))
     assert found[0].verdict == ["undecided"]
@@ -226,13 +260,15 @@ ONE = ed.Problem(PROBLEM.loss, lambda x, xi: x + xi, ed.Ball(2.0))
 def test_anytime_certificates_asked_for_again_are_nested(known):
     y = np.clip(ar1(0.0, 6000), -1, 1)
     found = [
-        ed.certify(ONE, np.zeros(1), ed.SeriesSource(y[:n]), method="anytime", planned=3000, **known)
+        ed.certify(ONE, np.zeros(1), ed.SeriesSource(y[:n]), method="anytime", tuned_for=3000, **known)
         for n in (1200, 1500, 6000)
     ]
-    monitor = ed.Monitor(ONE, np.zeros(1), planned=3000, **known)
+    monitor = ed.Monitor(ONE, np.zeros(1), tuned_for=3000, **known)
     assert monitor.update(y[:1200]).upper == found[0].upper
     # One boundary for all lengths: at 1,200 samples it is the same whatever comes after.
-    again = ed.certify(ONE, np.zeros(1), ed.SeriesSource(y), method="anytime", num_samples=1200, planned=3000, **known)
+    again = ed.certify(
+        ONE, np.zeros(1), ed.SeriesSource(y), method="anytime", num_samples=1200, tuned_for=3000, **known
+    )
     assert again.upper == found[0].upper
     if known:
         assert all(b.upper[0] <= a.upper[0] and b.lower[0] >= a.lower[0] for a, b in itertools.pairwise(found))
@@ -277,7 +313,7 @@ def test_a_given_start_widens_hoeffding_and_stops_bernstein():
     plain = ed.certify(ONE, x, SOURCE, method="hoeffding", num_samples=n)
     np.testing.assert_allclose(plain.upper - plain.estimate, reach - 4 * tau / n)
     assert "every n, if tau_mix is right" in str(plain)
-    with pytest.raises(ValueError, match="has start=0: use method='anytime'"):
+    with pytest.raises(ValueError, match="starts elsewhere: use method='anytime'"):
         ed.certify(ONE, x, started, method="bernstein", num_samples=n)
     assert ed.certify(ONE, x, started, method="anytime", num_samples=n).guarantee == "every n"
 
@@ -288,7 +324,7 @@ def test_samples_that_would_decide_do_not_depend_on_the_cut_to_bounds(method):
     assert short.verdict == ["undecided"]
     assert short.lower[0] == -0.5  # cut
     values = held_out(ONE, np.array([0.5]), SOURCE, 200, FRESH)[1]
-    tuned = {"planned": 10_000} if method == "anytime" else {}
+    tuned = {"tuned_for": 10_000} if method == "anytime" else {}
     ends = np.full(1, -0.5), np.full(1, 1.5)
     low, _ = getattr(intervals, method)(values, 0.05, CHAIN.mixing_time(), *ends, **tuned, clip=False)
     middle = values.mean()
@@ -319,12 +355,12 @@ def test_a_result_takes_every_argument_of_certify():
     assert theirs - ours == {"self", "row"}
     result = ed.run(ed.edpp(CHAIN.mixing_time()), ONE, SOURCE, x0=np.zeros(1), num_samples=500, seeds=1)
     x, options = result.solution[0], {"num_samples": 3000, "seed": 11, "tau_mix": 7, "bounds": (-4.0, 4.0)}
-    for planned in (100, 3000):
-        found = result.certify(ONE, SOURCE, 0.9, "anytime", planned=planned, **options)
-        same = ed.certify(ONE, x, SOURCE, 0.9, "anytime", planned=planned, **options)
+    for tuned_for in (100, 3000):
+        found = result.certify(ONE, SOURCE, 0.9, "anytime", tuned_for=tuned_for, **options)
+        same = ed.certify(ONE, x, SOURCE, 0.9, "anytime", tuned_for=tuned_for, **options)
         np.testing.assert_array_equal([found.lower, found.upper], [same.lower, same.upper])
-    wide = result.certify(ONE, SOURCE, 0.9, "anytime", planned=100, **options)
-    assert (wide.upper - wide.lower > found.upper - found.lower).all()  # tightest where it was planned to be
+    wide = result.certify(ONE, SOURCE, 0.9, "anytime", tuned_for=100, **options)
+    assert (wide.upper - wide.lower > found.upper - found.lower).all()  # tightest where it was tuned_for to be
 
 
 def test_a_result_is_not_certified_on_the_series_it_was_fitted_on():
@@ -368,7 +404,7 @@ def test_a_correct_split_of_slow_discrete_data_is_not_an_overlap():
             {"bounds": ([-3.0] * 3, 3.0)},
             r"bounds must be \(low, high\), each a number or 2 numbers.*low of shape \(3,\)",
         ),
-        ({"planned": 0}, "planned must be"),
+        ({"tuned_for": 0}, "tuned_for must be"),
     ],
 )
 def test_wrong_arguments_are_refused(options, message):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -81,7 +80,12 @@ def test_stationary_series_are_seldom_warned_of(tau, ratio):
 
 # The samples of the fit
 
-Point = collections.namedtuple("Point", ["a", "b"])
+
+class Point(NamedTuple):
+    a: np.ndarray
+    b: np.ndarray
+
+
 Y = ar1(0.8, (3000, 2))
 TRAINED = ed.SeriesSource(Y[:2000])
 

@@ -154,7 +154,7 @@ def test_ends_that_exclude_each_other_are_a_finding_of_their_own():
     assert "inconsistent: intervals given at different times exclude each other" in str(found)
     # It stays so, and bounds make no difference.
     assert monitor.update(rng.normal(size=(100, 1))).verdict == ["inconsistent"]
-    known = ed.Monitor(ONE, X, tau_mix=1, bounds=(-1.5, 0.5), planned=3000)
+    known = ed.Monitor(ONE, X, tau_mix=1, bounds=(-1.5, 0.5), tuned_for=3000)
     known.update(np.full((10_000, 1), -1.0))
     assert known.update(np.full((30_000, 1), 1.0)).verdict == ["inconsistent"]
 
@@ -162,9 +162,9 @@ def test_ends_that_exclude_each_other_are_a_finding_of_their_own():
 @pytest.mark.parametrize("known", [{"tau_mix": 3, "bounds": (-5.5, 4.5)}, {"tau_mix": 3}, {}])
 def test_a_monitor_says_the_same_however_samples_are_cut(known):
     y = np.clip(ar1(0.5, 3000), -4.9, 4.9)
-    whole = ed.Monitor(ONE, X, planned=2000, **known).update(y)
-    series_ = ed.certify(ONE, X, ed.SeriesSource(y), method="anytime", planned=2000, **known)
-    pieces = ed.Monitor(ONE, X, planned=2000, **known)
+    whole = ed.Monitor(ONE, X, tuned_for=2000, **known).update(y)
+    series_ = ed.certify(ONE, X, ed.SeriesSource(y), method="anytime", tuned_for=2000, **known)
+    pieces = ed.Monitor(ONE, X, tuned_for=2000, **known)
     found = [pieces.update(part) for part in [*np.split(y[:200], 200), *cuts(y[200:], 0)]]
     for other in (series_, found[-1]):
         for name in ("estimate", "lower", "upper", "loss_lower", "loss_upper", "verdict", "more_samples", "reason"):
@@ -189,12 +189,12 @@ def test_functions_are_compiled_for_few_lengths():
 @pytest.mark.parametrize("known", [{"tau_mix": 3, "bounds": ([-4.5], 4.5)}, {}])
 def test_a_saved_monitor_goes_on_bit_for_bit(tmp_path, known):
     y = np.clip(ar1(0.5, 3000), -4, 4)
-    straight, first = ed.Monitor(ONE, X, 0.9, planned=1500, **known), ed.Monitor(ONE, X, 0.9, planned=1500, **known)
+    straight, first = ed.Monitor(ONE, X, 0.9, tuned_for=1500, **known), ed.Monitor(ONE, X, 0.9, tuned_for=1500, **known)
     straight.update(y[:1234])
     first.update(y[:1234])
     first.save(tmp_path / "watch.npz")
     resumed, copied = ed.Monitor.load(tmp_path / "watch.npz", ONE), pickle.loads(pickle.dumps(first))
-    assert (resumed.confidence, resumed.planned, resumed.num_samples) == (0.9, 1500, 1234)
+    assert (resumed.confidence, resumed.tuned_for, resumed.num_samples) == (0.9, 1500, 1234)
     found = [monitor.update(y[1234:]) for monitor in (straight, resumed, copied)]
     for other in found[1:]:
         assert str(other) == str(found[0])

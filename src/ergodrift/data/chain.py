@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check
 from ergodrift.data import mixing
 from ergodrift.data.sampler import BLOCK, Categorical, Transitions, draw
 from ergodrift.data.stationary import stationary_law
+from ergodrift.types import PyTree
 
 DENSE_LIMIT = 2048  # states up to which a graph's walk is held as a dense matrix
 LARGEST = 4096  # states up to which powers and spectra are computed; each takes seconds there
@@ -31,14 +32,14 @@ class MarkovChain:
     3
     """
 
-    def __init__(self, P: Any) -> None:
+    def __init__(self, P: ArrayLike | scipy.sparse.sparray) -> None:
         self.P = _validated(P)
 
     def __repr__(self) -> str:
         return f"MarkovChain({self.num_states} states)"
 
     @staticmethod
-    def from_graph(graph: Any, kind: str = "metropolis") -> MarkovChain:
+    def from_graph(graph: object, kind: str = "metropolis") -> MarkovChain:
         """A random walk over a network.
 
         With d_i the degree (the sum of the edge weights w_ij at node i):
@@ -197,12 +198,13 @@ class MarkovChain:
         return self.P.toarray() if scipy.sparse.issparse(self.P) else self.P
 
 
-def _validated(P: Any) -> Any:
+def _validated(given: ArrayLike | scipy.sparse.sparray) -> PyTree:
     """P as a float64 array, or CSR where it came sparse, after all the checks."""
-    P = scipy.sparse.csr_array(P, dtype=float) if scipy.sparse.issparse(P) else np.array(P, dtype=float)
+    sparse = scipy.sparse.issparse(given)
+    P: PyTree = scipy.sparse.csr_array(given, dtype=float) if sparse else np.array(given, dtype=float)
     if P.ndim != 2 or P.shape[0] != P.shape[1] or P.shape[0] == 0:
         raise ValueError(f"P must be a square matrix, got shape {P.shape}")
-    values = P.data if scipy.sparse.issparse(P) else P
+    values = P.data if sparse else P
     if not np.isfinite(values).all():
         raise ValueError("P holds NaN or infinite entries")
     if values.size and values.min() < 0:
@@ -211,7 +213,7 @@ def _validated(P: Any) -> Any:
     worst = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst] - 1) > 1e-6:
         raise ValueError(f"P must be row-stochastic: row {worst} sums to {sums[worst]:.6g}; divide each row by its sum")
-    P = scipy.sparse.csr_array(P / sums[:, None]) if scipy.sparse.issparse(P) else P / sums[:, None]
+    P = scipy.sparse.csr_array(P / sums[:, None]) if sparse else P / sums[:, None]
     pattern = scipy.sparse.csr_array(P)
     pattern.eliminate_zeros()
     count, labels = scipy.sparse.csgraph.connected_components(pattern, directed=True, connection="strong")
@@ -230,7 +232,7 @@ def _validated(P: Any) -> Any:
     return P
 
 
-def _period(pattern: Any) -> int:
+def _period(pattern: scipy.sparse.csr_array) -> int:
     """The period of an irreducible chain: the gcd of level(i) + 1 - level(j) over edges, levels breadth first."""
     order, parents = scipy.sparse.csgraph.breadth_first_order(pattern, 0, directed=True)
     level = np.zeros(pattern.shape[0], dtype=np.int64)
@@ -240,7 +242,7 @@ def _period(pattern: Any) -> int:
     return int(np.gcd.reduce(level[rows] + 1 - level[cols]))
 
 
-def _adjacency(graph: Any) -> Any:
+def _adjacency(graph: PyTree) -> scipy.sparse.csr_array:
     """The weighted adjacency matrix in CSR form, of a networkx graph or a matrix."""
     if hasattr(graph, "adjacency") and hasattr(graph, "number_of_nodes"):
         import networkx
@@ -250,7 +252,7 @@ def _adjacency(graph: Any) -> Any:
         matrix = scipy.sparse.csr_array(graph, dtype=float, copy=True)
     except (TypeError, ValueError) as error:
         raise TypeError(f"graph must be a networkx graph or an adjacency matrix, got {type(graph).__name__}") from error
-    shape: Any = matrix.shape
+    shape: PyTree = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
         raise ValueError(f"graph: an adjacency matrix must be square, got shape {shape}")
     if not np.isfinite(matrix.data).all() or (matrix.data < 0).any():

@@ -6,35 +6,39 @@ A gap of 1e-6 between losses of size one needs more digits than float32 has, so 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ergodrift._core import tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.precision import double
-from ergodrift.data.source import Law, Source, Zip
+from ergodrift.data.source import Law, Source
 from ergodrift.problem import Problem
+from ergodrift.types import PyTree
+
+T = TypeVar("T", bound=PyTree)
 
 BATCH = 256  # points of a law evaluated side by side: a long series does not fit into memory at once
 
 
-def wide(data: Any) -> Any:
+def wide(data: T) -> T:
     """Floating leaves as float64 numpy arrays; the others as they are."""
 
-    def leaf(value: Any) -> Any:
+    def leaf(value: ArrayLike) -> np.ndarray:
         array = np.asarray(value)
         return array.astype(np.float64) if jnp.issubdtype(array.dtype, np.floating) else array
 
     return jax.tree.map(leaf, data)
 
 
-def average(function: Callable[[Any, Any], Any], law: Law, x: Any) -> Any:
+def average(function: Callable[[PyTree, PyTree], jax.Array], law: Law, x: PyTree) -> jax.Array:
     """E[function(x, xi)] under the law."""
 
-    def weighed(pair: Any) -> Any:
+    def weighed(pair: tuple[jax.Array, PyTree]) -> jax.Array:
         weight, xi = pair
         return weight * function(x, xi)
 
@@ -42,7 +46,7 @@ def average(function: Callable[[Any, Any], Any], law: Law, x: Any) -> Any:
     return jnp.sum(terms, axis=0)
 
 
-def expectations(problem: Problem, source: Source, x: Any, axes: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def expectations(problem: Problem, source: Source, x: PyTree, axes: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """f̄(x) and ḡ(x), at one point or at many.
 
     Args:
@@ -63,9 +67,10 @@ def expectations(problem: Problem, source: Source, x: Any, axes: int = 0) -> tup
     return losses.reshape(shape), constraints.reshape(*shape, -1)
 
 
-def check_parts(problem: Problem, source: Source, x: Any) -> None:
-    """With a `Zip`, each function is averaged over its own source alone; raise where it reads the other's samples."""
-    if not isinstance(source, Zip):
+def check_parts(problem: Problem, source: Source, x: PyTree) -> None:
+    """Where losses and constraints come from two sources, each function is averaged over its own alone; raise where it
+    reads the other's samples."""
+    if not source.paired:
         return
     for name, function, other in [("loss", problem.loss, 1), ("constraints", problem.constraints, 0)]:
         xi = tree.cast(source.example, tree.dtype(x))
@@ -78,8 +83,8 @@ def check_parts(problem: Problem, source: Source, x: Any) -> None:
 
 
 @compiled()
-def _expectations(problem: Problem, loss_law: Law, constraint_law: Law, points: Any) -> tuple[Any, Any]:
-    def one(x: Any) -> tuple[Any, Any]:
+def _expectations(problem: Problem, loss_law: Law, constraint_law: Law, points: PyTree) -> tuple[jax.Array, jax.Array]:
+    def one(x: PyTree) -> tuple[jax.Array, jax.Array]:
         return average(problem.loss, loss_law, x), average(problem.constraints, constraint_law, x)
 
     # A CPU core is best at one point at a time, a GPU needs many.

@@ -9,7 +9,7 @@ P would leave nothing below 1e-15. The error is carried along.
 from __future__ import annotations
 
 import bisect
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -111,7 +111,7 @@ def time_by_spectrum(values: np.ndarray, vectors: np.ndarray, law: np.ndarray, e
     return times[bisect.bisect_left(times, True, key=near)]
 
 
-def time_by_steps(P: Any, law: np.ndarray, eps: float, block: int = 64) -> int | None:
+def time_by_steps(P: scipy.sparse.csr_array, law: np.ndarray, eps: float, block: int = 64) -> int | None:
     """The mixing time of a sparse chain from steps out of every state; None where that would take long."""
     if eps < COARSE:
         return None
@@ -148,7 +148,7 @@ def relaxation(P: np.ndarray, law: np.ndarray, values: np.ndarray, vectors: np.n
     return 1 / min(found[1:] or found)
 
 
-def relaxation_by_lanczos(P: Any, law: np.ndarray) -> float:
+def relaxation_by_lanczos(P: scipy.sparse.csr_array, law: np.ndarray) -> float:
     """1 / (1 - lambda*) of a large reversible chain, by Lanczos on the symmetric matrix without its eigenvalue 1."""
     root = np.sqrt(law)
     similar = scipy.sparse.csr_array(P.multiply(P.T)).sqrt()

@@ -1,4 +1,4 @@
-"""Drawing indices inside a compiled loop, a block at a time.
+"""Samplers: drawing indices inside a compiled loop, a block at a time.
 
 Everything is decided by comparing 31 random bits with integer thresholds, so a seed gives the same path in float32 and
 in float64, on every backend, and probabilities are resolved to 2^-31. A block is a function of the seed and of its
@@ -7,18 +7,32 @@ number alone: a path does not depend on how a run is cut into records, or on wha
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
 
+from ergodrift._core.compiled import compiled
+from ergodrift.types import Array, Key, PyTree
+
 # Random bits are drawn, and float32 sums are closed, every so many samples. Small enough that the loop over samples of
 # a small problem fits what XLA's CPU backend compiles into a single function; large enough that a block costs little.
 BLOCK = 64
 UNROLL = 16  # moves of a chain drawn in one turn of a loop: on a GPU each turn costs a launch
+
+
+class Sampler(Protocol):
+    """Draws the entries of a path: indices into a table, or samples themselves."""
+
+    def start(self, key: Key, /) -> PyTree:
+        """What is carried from block to block; before the first one."""
+        ...
+
+    def block(self, carry: PyTree, number: jax.Array, /) -> tuple[PyTree, PyTree]:
+        """The carry after block `number`, and its entries, along a leading axis of length BLOCK."""
+        ...
 
 
 def _thresholds(cumulative: np.ndarray) -> np.ndarray:
@@ -57,7 +71,7 @@ def split(key: jax.Array, count: int = 2) -> jax.Array:
 class Categorical(NamedTuple):
     """Independent draws from 0..K-1 with given weights."""
 
-    thresholds: Any  # (K - 1,) uint32, ascending
+    thresholds: Array  # (K - 1,) uint32, ascending
 
     @staticmethod
     def from_weights(weights: np.ndarray) -> Categorical:
@@ -78,12 +92,12 @@ class Categorical(NamedTuple):
 class Transitions(NamedTuple):
     """Paths of a Markov chain. Only the positive entries of a row are kept: tables have states x largest row size."""
 
-    thresholds: Any  # (S, K - 1) uint32, ascending in each row, K the most positive entries in a row
-    targets: Any  # (S, K) int32, padded with the row's last target
-    first: Any = None  # Categorical: the law of the first state
+    thresholds: Array  # (S, K - 1) uint32, ascending in each row, K the most positive entries in a row
+    targets: Array  # (S, K) int32, padded with the row's last target
+    first: Categorical | None = None  # the law of the first state
 
     @staticmethod
-    def from_matrix(P: Any) -> Transitions:
+    def from_matrix(P: np.ndarray | scipy.sparse.csr_array) -> Transitions:
         matrix = scipy.sparse.csr_array(P)
         matrix.eliminate_zeros()
         matrix.sort_indices()
@@ -104,9 +118,12 @@ class Transitions(NamedTuple):
     def start(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The sampler's carry: its key and the state of the sample to come."""
         first_key, path_key = split(key)
+        assert self.first is not None, "the law of the first state is not set"
         return path_key, self.first.pick(random_bits(first_key))
 
-    def block(self, carry: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[Any, jax.Array]:
+    def block(
+        self, carry: tuple[jax.Array, jax.Array], number: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         key, state = carry
 
         def move(state: jax.Array, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -131,39 +148,9 @@ class InOrder(NamedTuple):
         return carry, number * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
 
 
-class Replay(NamedTuple):
-    """A path given beforehand, which is itself the carry."""
-
-    def start(self, path: jax.Array) -> jax.Array:
-        return path
-
-    def block(self, path: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # Slices past the end would be shifted back silently: `padded` makes the path a whole number of blocks.
-        return path, jax.lax.dynamic_slice_in_dim(path, number * BLOCK, BLOCK)
-
-    @staticmethod
-    def padded(paths: Any) -> jax.Array:
-        paths = np.asarray(paths, dtype=np.int32)
-        return jnp.asarray(np.pad(paths, [(0, 0), (0, -paths.shape[1] % BLOCK)], mode="edge"))
-
-
-class Side(NamedTuple):
-    """Several samplers side by side, each with a key of its own."""
-
-    samplers: tuple[Any, ...]
-
-    def start(self, seeds: Any) -> tuple[Any, ...]:
-        """`seeds`: one seed for each sampler (a key, or the path of a `Replay`)."""
-        return tuple(sampler.start(seed) for sampler, seed in zip(self.samplers, seeds, strict=True))
-
-    def block(self, carry: tuple[Any, ...], number: jax.Array) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        pairs = [sampler.block(part, number) for sampler, part in zip(self.samplers, carry, strict=True)]
-        return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-
-
-@functools.partial(jax.jit, static_argnames="num_blocks")
-def draw(sampler: Any, seed: Any, num_blocks: int) -> Any:
-    """The indices of the first blocks, one after the other."""
+@compiled(static_argnums=2)
+def draw(sampler: Sampler, key: PyTree, num_blocks: int) -> PyTree:
+    """The entries of the first blocks, one after the other."""
     numbers = jnp.arange(num_blocks, dtype=jnp.int32)
-    _, indices = jax.lax.scan(sampler.block, sampler.start(seed), numbers)
-    return jax.tree.map(jnp.ravel, indices)
+    _, entries = jax.lax.scan(sampler.block, sampler.start(key), numbers)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), entries)

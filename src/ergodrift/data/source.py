@@ -1,175 +1,241 @@
-"""Where samples come from: a chain over per-state data, a recorded series, independent draws, or two side by side.
+"""A source is where samples come from. It is checked on the host when it is made.
 
-A source is checked on the host when it is made. `stream()` is its device side, a pytree that draws indices in blocks
-and looks samples up; `loss_law` and `constraint_law` are the finite laws under which expectations are taken.
+`stream()` is its device side, a pytree that draws the entries of a path in blocks and makes samples of them;
+`loss_law` and `constraint_law` are the finite laws under which expectations are taken.
 """
 
 from __future__ import annotations
 
-import abc
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift._core import check, tree
-from ergodrift._core.arrays import as_arrays
-from ergodrift.data.chain import MarkovChain
-from ergodrift.data.sampler import BLOCK, Categorical, InOrder, Replay, Side, draw, split
+from ergodrift._core import check
+from ergodrift._core.precision import double
+from ergodrift.data.sampler import BLOCK, Sampler, draw
+from ergodrift.data.stream import Simulated, Stream, padded
+from ergodrift.types import Array, Key, PyTree
+
+LAW_SEED = 2**32 - 2  # of the path that stands for a law: far from those of runs, and not that of certificates
 
 
 class Law(NamedTuple):
     """A finite law: `points` is a pytree with a leading axis, `weights` sum to one along it."""
 
-    points: Any
-    weights: Any
+    points: PyTree
+    weights: Array
 
 
-class Stream(NamedTuple):
-    """A source on the device. `sampler` draws indices; `data` are looked up with them."""
+class Visits(NamedTuple):
+    """The samples along a path, points[rows]: a path that comes back to few points is evaluated at those alone."""
 
-    sampler: Any
-    data: Any
-
-    def at(self, indices: Any, at: Any) -> Any:
-        """The index at place `at` of a block of them (one for each part, where there are parts)."""
-        return jax.tree.map(lambda leaf: leaf[at], indices)
-
-    def xi(self, index: Any) -> Any:
-        """The sample with this index."""
-        if isinstance(self.sampler, Side):
-            return tuple(_take(part, i) for part, i in zip(self.data, index, strict=True))
-        return _take(self.data, index)
+    points: PyTree
+    rows: np.ndarray
 
 
-@tree.module()
-class Turned:
-    """An array whose samples are tall and narrow, (n, d) with a small d, kept as (d, n): twice as fast to multiply."""
+class Source:
+    """Where samples come from. A subclass gives its samples; all else has a default, to be overridden where more is
+    known.
 
-    array: Any
+    Samples come from two plain JAX functions, `init(key) -> state` and `sample(key, state) -> (state, xi)`, of which
+    the first may be left out. A path is a function of its seed (and of the precision of JAX where the simulator draws
+    floating-point numbers), however a run is cut. Numbers that a source keeps are constants of the compiled loop.
 
+    Attributes:
+        law_samples: how many simulated samples stand for the stationary law in expectations, where it is not known: a
+            path of a fixed seed, after as many samples that are left out. Expectations are then off by about sigma
+            sqrt(tau / law_samples), with sigma the spread of what is averaged and tau its autocorrelation time.
 
-def _turn(leaf: Any) -> Any:
-    array = jnp.asarray(leaf)
-    return Turned(jnp.swapaxes(array, -1, -2)) if array.ndim == 3 and 4 * array.shape[-1] <= array.shape[-2] else array
+    >>> class Walk(Source):
+    ...     def init(self, key):
+    ...         return jnp.zeros(())
+    ...
+    ...     def sample(self, key, state):
+    ...         state = 0.9 * state + jax.random.normal(key)
+    ...         return state, state
+    >>> Walk().paths(seeds=2, num_samples=5).shape
+    (2, 5)
+    """
 
+    law_samples = 2**14
 
-def _take(data: Any, index: Any) -> Any:
-    def one(leaf: Any) -> Any:
-        return leaf.array[index].T if isinstance(leaf, Turned) else leaf[index]
+    def init(self, key: Key) -> PyTree:
+        """The state before the first sample: any pytree of arrays."""
+        return ()
 
-    return jax.tree.map(one, data, is_leaf=lambda leaf: isinstance(leaf, Turned))
+    def sample(self, key: Key, state: PyTree) -> tuple[PyTree, PyTree]:
+        """The next state and the sample xi: any pytrees of arrays, of the same shapes every time."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no samples: define sample(self, key, state) -> (state, xi), and "
+            "init(self, key) -> state if there is a state"
+        )
 
+    def stream(self) -> Stream:
+        """The device side."""
+        return Simulated(self.init, self.sample)
 
-class Source(abc.ABC):
-    """The common face of all sources."""
+    def sampler(self) -> Sampler:
+        """What draws the entries of paths."""
+        return self.stream()
+
+    # What is known about the samples
 
     @property
-    @abc.abstractmethod
     def length(self) -> int | None:
         """How many samples there are; None where they never end."""
+        return None
 
-    @abc.abstractmethod
-    def stream(self, replay: bool = False) -> Stream:
-        """The device side; with `replay`, indices come from paths that are passed in."""
+    def mixing_time(self, eps: float = 0.25) -> int | None:
+        """tau_mix(eps), the first t after which the law is within eps of the stationary one; None where not known."""
+        return None
 
-    def sampler(self) -> Any:
-        """What draws the indices."""
-        return self.stream().sampler
-
-    def samples_in(self, paths: Any) -> int:
-        """How many samples of each seed `paths` hold."""
-        shape = np.shape(paths)
-        if not shape or not shape[-1]:
-            raise ValueError(f"paths must hold indices, (seeds, num_samples), got shape {shape}")
-        return shape[-1]
-
-    @abc.abstractmethod
-    def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
-        """`paths` as device arrays, one row a seed, or an error that says what is wrong with them."""
+    def distance(self, t: int) -> float | None:
+        """d_mix(t), the distance from the stationary law after t samples; None where not known."""
+        return None
 
     @property
-    @abc.abstractmethod
+    def independent(self) -> bool:
+        """Whether samples are independent of each other."""
+        return False
+
+    @property
+    def starts_stationary(self) -> bool:
+        """Whether the first sample already follows the stationary law."""
+        return False
+
+    @property
+    def stationary(self) -> np.ndarray | None:
+        """The stationary law of states that come back and that an entry is the number of; None where there are none."""
+        return None
+
+    @property
+    def recorded(self) -> PyTree:
+        """The recorded samples that all samples are taken from, along a leading axis; None where a law makes them."""
+        return None
+
+    @property
+    def table(self) -> PyTree:
+        """The points that entries are row numbers of; None where every entry is a sample of its own."""
+        return None
+
+    @property
+    def parts(self) -> tuple[Source, Source]:
+        """Where losses and where constraints come from."""
+        return self, self
+
+    @property
+    def paired(self) -> bool:
+        """Whether losses and constraints come from two sources: then xi is a pair, and so is a path."""
+        return self.parts[0] is not self
+
+    @property
+    def example(self) -> PyTree:
+        """One sample, for shapes."""
+        return self._first
+
+    @property
+    def entry(self) -> PyTree:
+        """What a path is made of, for shapes: a sample, unless the stream has other entries."""
+        return self.example
+
+    # Laws
+
+    @property
     def loss_law(self) -> Law:
         """The stationary law under which the loss is averaged."""
+        return self._simulated_law
 
     @property
     def constraint_law(self) -> Law:
         """The stationary law under which the constraints are averaged."""
         return self.loss_law
 
-    @property
-    def state_law(self) -> np.ndarray | None:
-        """The stationary law of the states an index tells apart and that come back; None where there are none."""
-        return None
+    # Paths
 
-    @property
-    def example(self) -> Any:
-        """One sample, for shapes."""
-        return jax.tree.map(lambda leaf: leaf[0], self.loss_law.points)
-
-    def start(self, key: jax.Array) -> Any:
-        """What the sampler starts from: a key, or one for each part."""
-        return key
-
-    def loss_index(self, index: Any) -> Any:
-        """The part of an index that points into `loss_law`."""
-        return index
-
-    def paths(self, seeds: Any, num_samples: int) -> Any:
-        """The indices that `run` draws for these seeds, (seeds, num_samples), for replay or for a look."""
+    def paths(self, seeds: int | Sequence[int] | Array, num_samples: int) -> PyTree:
+        """The entries that `run` draws for these seeds, (seeds, num_samples, ...), for replay or for a look."""
         num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=self.length or 2**31 - 1)
-        sampler, starts = self.sampler(), jax.vmap(self.start)(path_keys(seed_keys(seeds)))
-        indices = jax.vmap(lambda start: draw(sampler, start, -(-num_samples // BLOCK)))(starts)
-        return jax.tree.map(lambda leaf: leaf[:, :num_samples], indices)
+        sampler, blocks = self.sampler(), -(-num_samples // BLOCK)
+        entries = jax.vmap(lambda key: draw(sampler, key, blocks))(path_keys(seed_keys(seeds)))
+        return jax.tree.map(lambda leaf: leaf[:, :num_samples], entries)
 
+    def samples_in(self, paths: PyTree) -> int:
+        """How many samples per seed `paths` hold."""
+        lengths = {_length(leaf, entry) for leaf, entry in self._leaves(paths)}
+        if len(lengths) > 1:
+            raise ValueError(f"paths must be equally long, got {sorted(lengths)} samples per seed")
+        return lengths.pop()
 
-class _Rows(Source):
-    """A source whose samples are rows of one table; a subclass says how rows are drawn and how they weigh."""
+    def check_paths(self, paths: PyTree, num_seeds: int, num_samples: int) -> PyTree:
+        """`paths` as device arrays, one row per seed, or an error that says what is wrong with them."""
+        rows = [by_seed(leaf, entry, num_seeds, num_samples) for leaf, entry in self._leaves(paths)]
+        return jax.tree.unflatten(jax.tree.structure(self.entry), [padded(row) for row in rows])
 
-    def __init__(self, data: Any, weights: np.ndarray) -> None:
-        self.data, self.weights = data, weights
+    def path_of(self, paths: PyTree, row: int) -> PyTree:
+        """The path of one seed, out of one row per seed or one path for all."""
+        leaves = [leaf if np.ndim(leaf) == np.ndim(entry) + 1 else leaf[row] for leaf, entry in self._leaves(paths)]
+        return jax.tree.unflatten(jax.tree.structure(self.entry), leaves)
 
-    @property
-    def length(self) -> int | None:
-        return None
+    def visits(self, path: PyTree) -> tuple[Visits, Visits]:
+        """The samples along the path of one seed, as losses see them and as constraints do."""
+        points = jax.tree.map(np.asarray, jax.vmap(self.stream().xi)(path))
+        found = Visits(points, np.arange(len(jax.tree.leaves(points)[0])))
+        return found, found
 
-    def stream(self, replay: bool = False) -> Stream:
-        check.fits("data", self.data)
-        return Stream(Replay() if replay else self.sampler(), jax.tree.map(_turn, self.data))
+    @functools.cached_property
+    def _first(self) -> PyTree:
+        entry = jax.tree.map(lambda leaf: leaf[0, 0], self.paths([LAW_SEED], 1))
+        return jax.tree.map(np.asarray, self.stream().xi(entry))
 
-    @property
-    def loss_law(self) -> Law:
-        return Law(self.data, self.weights)
+    @functools.cached_property
+    def _simulated_law(self) -> Law:
+        skipped = self.law_samples if self.length is None else 0
+        count = min(self.law_samples, self.length or self.law_samples)
+        with double():  # whatever the precision of the moment: the law is one and the same
+            path = jax.tree.map(lambda leaf: leaf[0, skipped:], self.paths([LAW_SEED], skipped + count))
+            return Law(self.visits(path)[0].points, np.full(count, 1 / count))
 
-    @property
-    def state_law(self) -> np.ndarray | None:
-        return None if self.length else self.weights
-
-    def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
-        paths, size = np.asarray(paths), len(self.weights)
-        if not np.issubdtype(paths.dtype, np.integer):
-            raise TypeError(f"paths must hold integers, got {paths.dtype}")
-        if paths.ndim == 1:
-            paths = np.broadcast_to(paths, (num_seeds, len(paths)))
-        if paths.ndim != 2 or paths.shape[0] != num_seeds:
-            wanted = f"(seeds, num_samples) = ({num_seeds}, {num_samples})"
-            raise ValueError(f"paths must have shape {wanted}, got {paths.shape}")
-        if paths.shape[1] != num_samples:
-            how = "short" if paths.shape[1] < num_samples else "long"
-            raise ValueError(
-                f"paths too {how}: {paths.shape[1]} states a seed, but num_samples={num_samples}; leave num_samples "
-                "out to replay all of a path, or pass as many states"
+    def _leaves(self, paths: PyTree) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The arrays of paths beside those of one entry."""
+        if jax.tree.structure(paths) != jax.tree.structure(self.entry):
+            raise TypeError(
+                f"paths must have the structure of what source.paths(...) draws, got {type(paths).__name__}"
             )
-        if paths.min() < 0 or paths.max() >= size:
-            raise ValueError(f"paths must hold states between 0 and {size - 1}, got {paths.min()} to {paths.max()}")
-        return Replay.padded(paths)
+        return list(zip(map(np.asarray, jax.tree.leaves(paths)), jax.tree.leaves(self.entry), strict=True))
 
 
-def seed_keys(seeds: Any, name: str = "seeds") -> jax.Array:
+def _length(leaf: np.ndarray, entry: np.ndarray) -> int:
+    axes = leaf.shape[: leaf.ndim - np.ndim(entry)]
+    if not axes or not axes[-1]:
+        raise ValueError(f"paths must hold entries, (seeds, num_samples, ...), got shape {leaf.shape}")
+    return axes[-1]
+
+
+def by_seed(leaf: np.ndarray, entry: np.ndarray, num_seeds: int, num_samples: int) -> np.ndarray:
+    """Entries with one row per seed; one path serves all seeds."""
+    inner = np.shape(entry)
+    if leaf.ndim == 1 + len(inner):
+        leaf = np.broadcast_to(leaf, (num_seeds, *leaf.shape))
+    if leaf.ndim != 2 + len(inner) or leaf.shape[0] != num_seeds or leaf.shape[2:] != inner:
+        axes = ", ".join(["seeds", "num_samples", *map(str, inner)])
+        wanted = ", ".join(map(str, (num_seeds, num_samples, *inner)))
+        raise ValueError(f"paths must have shape ({axes}) = ({wanted}), got {leaf.shape}")
+    if leaf.shape[1] != num_samples:
+        how = "short" if leaf.shape[1] < num_samples else "long"
+        raise ValueError(
+            f"paths too {how}: {leaf.shape[1]} samples per seed, but num_samples={num_samples}; leave num_samples "
+            "out to replay all of a path, or pass as many samples"
+        )
+    return leaf
+
+
+def seed_keys(seeds: int | Sequence[int] | Array, name: str = "seeds") -> jax.Array:
     """One key for each seed: a count, or a list of integers."""
-    if np.ndim(seeds) == 0:
+    if isinstance(seeds, int) or np.ndim(seeds) == 0:
         numbers = list(range(check.integer(name, seeds, at_least=1)))
     else:
         numbers = [check.integer(name, seed, at_least=0, at_most=2**32 - 1) for seed in seeds]
@@ -190,177 +256,3 @@ def path_keys(keys: jax.Array) -> jax.Array:
 def level_keys(keys: jax.Array) -> jax.Array:
     """The keys that MLMC levels are drawn with, independent of the paths."""
     return jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-
-
-class MarkovSource(_Rows):
-    """xi_t = data[state_t], with state_t a path of the chain.
-
-    Args:
-        chain: the Markov chain.
-        data: arrays with one row for each state, as for `SeriesSource`.
-        start: the first state; drawn from the stationary law unless given.
-
-    >>> source = MarkovSource(MarkovChain([[0.9, 0.1], [0.3, 0.7]]), np.array([1.0, -1.0]))
-    >>> source.paths(seeds=2, num_samples=5).shape
-    (2, 5)
-    """
-
-    def __init__(self, chain: MarkovChain, data: Any, start: int | None = None) -> None:
-        if not isinstance(chain, MarkovChain):
-            raise TypeError(
-                f"chain must be a MarkovChain, got {type(chain).__name__}; wrap the matrix in MarkovChain(P)"
-            )
-        data, rows = _table(data)
-        if rows != chain.num_states:
-            raise ValueError(f"data has {rows} rows along its leading axis, the chain has {chain.num_states} states")
-        if start is not None:
-            start = check.integer("start", start, at_least=0, at_most=chain.num_states - 1)
-        super().__init__(data, chain.stationary)
-        self.chain, self.first = chain, start
-
-    def sampler(self) -> Any:
-        return self.chain.sampler(self.first)
-
-
-class IIDSource(_Rows):
-    """Independent draws from the rows of `data`.
-
-    Args:
-        data: arrays with as many rows, as for `SeriesSource`.
-        weights: probabilities of the rows, up to a factor; equal unless given.
-
-    >>> IIDSource(np.array([1.0, 2.0]), weights=[1, 3]).loss_law.weights
-    array([0.25, 0.75])
-    """
-
-    def __init__(self, data: Any, weights: Any = None) -> None:
-        data, rows = _table(data)
-        weights = np.ones(rows) if weights is None else np.asarray(weights, dtype=float)
-        if weights.shape != (rows,):
-            raise ValueError(f"weights must have shape ({rows},), one for each row of data, got {weights.shape}")
-        if not np.isfinite(weights).all() or weights.min() < 0 or weights.sum() == 0:
-            raise ValueError(f"weights must be finite, not negative, and not all zero, got {weights}")
-        super().__init__(data, weights / weights.sum())
-
-    def sampler(self) -> Any:
-        return Categorical.from_weights(self.weights)
-
-
-class SeriesSource(_Rows):
-    """A recorded series, read once and in order; all seeds see the same samples.
-
-    Args:
-        data: arrays with time along their leading axis: one, or a tuple or dict of them, or any other pytree. A table
-            (pandas, polars, pyarrow) becomes a dict of its columns, so that a loss reads `xi["price"]`; nested lists,
-            series and tensors become arrays. What is no number is refused by name (see `arrays.as_arrays`).
-
-    >>> SeriesSource(np.arange(100.0)).length
-    100
-    >>> SeriesSource({"price": [1.0, 2.0, 4.0], "sold": [3, 1, 0]}).example
-    {'price': np.float64(1.0), 'sold': np.int64(3)}
-    """
-
-    def __init__(self, data: Any) -> None:
-        data, rows = _table(data)
-        super().__init__(data, np.full(rows, 1 / rows))
-
-    @property
-    def length(self) -> int:
-        return len(self.weights)
-
-    def sampler(self) -> Any:
-        return InOrder()
-
-
-class Zip(Source):
-    """Two sources side by side: xi_t = (losses_t, constraints_t).
-
-    This is online convex optimisation with ergodic constraints (Kim and Lee, section 2.2) when `losses` is a series and
-    `constraints` a chain. The loss function may read xi[0] only and the constraints xi[1] only: each is averaged over
-    its own source.
-
-    >>> chain = MarkovChain([[0.9, 0.1], [0.3, 0.7]])
-    >>> Zip(SeriesSource(np.arange(100.0)), MarkovSource(chain, np.array([1.0, -1.0]))).length
-    100
-    """
-
-    def __init__(self, losses: Source, constraints: Source) -> None:
-        for name, part in [("losses", losses), ("constraints", constraints)]:
-            if not isinstance(part, Source) or isinstance(part, Zip):
-                raise TypeError(f"{name} must be a plain source such as SeriesSource(data), got {type(part).__name__}")
-        self.losses, self.constraints = losses, constraints
-
-    @property
-    def length(self) -> int | None:
-        lengths = [part.length for part in (self.losses, self.constraints) if part.length is not None]
-        return min(lengths, default=None)
-
-    def sampler(self) -> Any:
-        return Side((self.losses.sampler(), self.constraints.sampler()))
-
-    def stream(self, replay: bool = False) -> Stream:
-        parts = [self.losses.stream(replay), self.constraints.stream(replay)]
-        return Stream(Side(tuple(part.sampler for part in parts)), tuple(part.data for part in parts))
-
-    def start(self, key: jax.Array) -> Any:
-        return tuple(split(key))
-
-    def _pairs(self, paths: Any) -> list[tuple[Source, Any]]:
-        if not isinstance(paths, tuple) or len(paths) != 2:
-            raise TypeError(
-                "paths of a Zip must be a pair (losses, constraints) of index arrays; see source.paths(...)"
-            )
-        return [(self.losses, paths[0]), (self.constraints, paths[1])]
-
-    def samples_in(self, paths: Any) -> int:
-        losses, constraints = (part.samples_in(path) for part, path in self._pairs(paths))
-        if losses != constraints:
-            raise ValueError(f"paths of a Zip must be equally long, got {losses} and {constraints} states a seed")
-        return losses
-
-    def check_paths(self, paths: Any, num_seeds: int, num_samples: int) -> Any:
-        return tuple(part.check_paths(path, num_seeds, num_samples) for part, path in self._pairs(paths))
-
-    @property
-    def loss_law(self) -> Law:
-        law, other = self.losses.loss_law, self.constraints.example
-        return Law((law.points, _repeated(other, len(law.weights))), law.weights)
-
-    @property
-    def constraint_law(self) -> Law:
-        law, other = self.constraints.loss_law, self.losses.example
-        return Law((_repeated(other, len(law.weights)), law.points), law.weights)
-
-    def loss_index(self, index: Any) -> Any:
-        return index[0]
-
-
-def _table(data: Any) -> tuple[Any, int]:
-    """Data as arrays, and the common length of all along their leading axis, after checking that they are finite."""
-    data = as_arrays("data", data)
-    leaves = jax.tree_util.tree_leaves_with_path(data)
-    if not leaves:
-        raise ValueError("data holds no arrays")
-    rows = {jax.tree_util.keystr(path) or "data": np.shape(leaf)[:1] for path, leaf in leaves}
-    if () in rows.values():
-        scalars = [name for name, shape in rows.items() if not shape]
-        raise ValueError(
-            f"data: every array needs a leading axis, but {_some(scalars)} is one number; pass columns, such as "
-            "{'a': [1.0, 2.0]}, not a list of dicts"
-        )
-    if len(set(rows.values())) > 1:
-        lengths = [f"{name} has {shape[0]}" for name, shape in rows.items()]
-        raise ValueError(f"data: arrays differ along their leading axis: {_some(lengths)}")
-    count = next(iter(rows.values()))[0]
-    if count == 0:
-        raise ValueError("data has no rows")
-    check.finite("data", data)
-    return data, count
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-
-
-def _repeated(point: Any, count: int) -> Any:
-    return jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (count, *np.shape(leaf))), point)

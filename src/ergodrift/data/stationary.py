@@ -8,7 +8,7 @@ and Heyman 1985; O'Cinneide 1993 for the error bound).
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -21,7 +21,7 @@ WORK = 4e11  # multiplications that elimination within a band may take: about ha
 GROUPS = 200  # parts that hang together weakly, at most
 
 
-def stationary_law(P: Any) -> np.ndarray:
+def stationary_law(P: np.ndarray | scipy.sparse.csr_array) -> np.ndarray:
     """mu with mu P = mu, of an irreducible chain; dense or CSR.
 
     Small chains are eliminated. In large ones the law is found from detailed balance where it holds; by the power
@@ -32,7 +32,7 @@ def stationary_law(P: Any) -> np.ndarray:
     if size == 1:
         return np.ones(1)
     if size <= SMALL:
-        return gth(P.toarray() if scipy.sparse.issparse(P) else P)
+        return gth(P if isinstance(P, np.ndarray) else P.toarray())
     moves = scipy.sparse.csr_array(P)
     moves = scipy.sparse.csr_array(moves - scipy.sparse.diags_array(moves.diagonal()))
     moves.eliminate_zeros()
@@ -94,7 +94,7 @@ def _visits(inside: np.ndarray, leaving: np.ndarray) -> np.ndarray:
     return found
 
 
-def _sound(law: np.ndarray, block: int, singly: Any) -> np.ndarray:
+def _sound(law: np.ndarray, block: int, singly: Callable[[], np.ndarray]) -> np.ndarray:
     """The law, scaled; state by state where a block of them spans more than double precision does."""
     if np.isfinite(law).all():
         return law / law.sum()
@@ -106,7 +106,7 @@ def _sound(law: np.ndarray, block: int, singly: Any) -> np.ndarray:
     )
 
 
-def _balanced(moves: Any) -> np.ndarray | None:
+def _balanced(moves: scipy.sparse.csr_array) -> np.ndarray | None:
     """The law of a reversible chain, by mu_j = mu_i P_ij / P_ji along a spanning tree; None where some edge disagrees.
 
     Entries are kept as a fraction and a power of two: along a tree they may leave the range of a float.
@@ -139,7 +139,7 @@ def _balanced(moves: Any) -> np.ndarray | None:
     return law / law.sum()
 
 
-def _entries(matrix: Any, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+def _entries(matrix: scipy.sparse.csr_array, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
     return np.asarray(matrix[rows, cols]).ravel()
 
 
@@ -162,14 +162,14 @@ def _agreed(laws: np.ndarray, spread: float) -> np.ndarray | None:
     return laws.mean(axis=1) if spread <= AGREED else None
 
 
-def _smoothed(back: Any, laws: np.ndarray, steps: int) -> np.ndarray:
+def _smoothed(back: scipy.sparse.csr_array, laws: np.ndarray, steps: int) -> np.ndarray:
     """Steps of the jumps, held with probability 1/2: never periodic, and indifferent to how long states hold."""
     for _ in range(steps):
         laws = (laws + back @ laws) / 2
     return laws / laws.sum(axis=0)
 
 
-def _powers(jumps: Any) -> np.ndarray | None:
+def _powers(jumps: scipy.sparse.csr_array) -> np.ndarray | None:
     """The law of the jumps by the power method, from several starts until they agree; None where that would take long.
 
     A small change from one step to the next proves nothing: weakly coupled parts keep what they were given. Starts that
@@ -189,7 +189,7 @@ def _powers(jumps: Any) -> np.ndarray | None:
     return _agreed(laws, spread)
 
 
-def _banded(moves: Any) -> np.ndarray | None:
+def _banded(moves: scipy.sparse.csr_array) -> np.ndarray | None:
     """Elimination as in `gth` on the states in the order of reverse Cuthill and McKee: only a band is ever filled."""
     size = moves.shape[0]
     order = scipy.sparse.csgraph.reverse_cuthill_mckee(scipy.sparse.csr_array(moves + moves.T), symmetric_mode=True)
@@ -206,7 +206,7 @@ def _banded(moves: Any) -> np.ndarray | None:
     return found
 
 
-def _eliminated(P: Any, first: np.ndarray, block: int) -> np.ndarray:
+def _eliminated(P: scipy.sparse.csr_array, first: np.ndarray, block: int) -> np.ndarray:
     size, law = P.shape[0], np.zeros(P.shape[0])
     front, known, behind = np.zeros((0, 0)), size, []
     with np.errstate(all="ignore"):
@@ -225,7 +225,7 @@ def _eliminated(P: Any, first: np.ndarray, block: int) -> np.ndarray:
     return _sound(law, block, lambda: _eliminated(P, first, 1))
 
 
-def _aggregated(jumps: Any) -> np.ndarray | None:
+def _aggregated(jumps: scipy.sparse.csr_array) -> np.ndarray | None:
     """The law of the jumps where parts hang together weakly: their shares by elimination, what is within by steps.
 
     Iterative aggregation and disaggregation (Koury, McAllister and Stewart 1984); parts are the strong components that
@@ -247,7 +247,9 @@ def _aggregated(jumps: Any) -> np.ndarray | None:
     return None
 
 
-def _coarse_and_fine(jumps: Any, back: Any, labels: np.ndarray, count: int) -> np.ndarray | None:
+def _coarse_and_fine(
+    jumps: scipy.sparse.csr_array, back: scipy.sparse.csr_array, labels: np.ndarray, count: int
+) -> np.ndarray | None:
     size = len(labels)
     member = scipy.sparse.csr_array((np.ones(size), (np.arange(size), labels)), shape=(size, count))
     to_part = scipy.sparse.csr_array(jumps @ member)

@@ -17,7 +17,8 @@ from ergodrift._core import check
 from ergodrift._core.signature import code
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.sampler import BLOCK, draw
-from ergodrift.data.source import Stream, path_keys, seed_keys
+from ergodrift.data.source import path_keys, seed_keys
+from ergodrift.data.stream import TableStream
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.network import Network, agent_list
@@ -136,7 +137,7 @@ def walk(
     weighing = Average.of(algorithm.average if average is None else average)
     estimator = algorithm.estimator.for_run(num_samples, None, chain.stationary)
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
-    setup = loop.RunSpec(problem, method, Stream(RandomBits(), None), None, weighing)
+    setup = loop.RunSpec(problem, method, TableStream(RandomBits(), None), None, weighing)
 
     with contextlib.ExitStack() as stack:
         if checkpoint is not None:  # a folder that is not there, or a file in use, is found before any process starts

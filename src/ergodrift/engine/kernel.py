@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from ergodrift._core import tree
-from ergodrift.data.source import Turned
+from ergodrift.data.stream import Transposed
 from ergodrift.engine.carry import Carry, RunSpec
 from ergodrift.geometry import Ball
 from ergodrift.methods.estimator import MultiLevel, SingleSample
@@ -39,12 +39,12 @@ INTERPRET = False  # for tests on a CPU
 
 def suits(spec: RunSpec, x: PyTree) -> bool:
     """Whether the kernel knows this problem: a dense logistic model with few features, on a ball."""
-    problem, method, data = spec.problem, spec.method, spec.stream.data
+    problem, method, data = spec.problem, spec.method, _data(spec)
     return (
         isinstance(problem, LinearModel)
         and isinstance(data, Rows)
         and isinstance(data.features, Dense)
-        and not isinstance(data.normals, Turned)
+        and not isinstance(data.normals, Transposed)
         and problem.constraints is half_spaces
         and problem.link is LINKS["logistic"]
         and data.offsets is None
@@ -54,6 +54,11 @@ def suits(spec: RunSpec, x: PyTree) -> bool:
         and data.limits.shape[-1] in (1, 2, 4, 8)
         and data.features.columns.shape[-1] <= MAX_CHUNKS * Layout(1, 1).chunk
     )
+
+
+def _data(spec: RunSpec) -> PyTree:
+    """The table that samples are rows of; None where there is none."""
+    return getattr(spec.stream, "data", None)
 
 
 class Layout(NamedTuple):
@@ -168,11 +173,12 @@ class _Row:
         return self.table[self.seed, at]
 
 
+class _Indices(_Row):
+    """The same as a leaf of a pytree, which the loop looks indices up in."""
+
+
 class _Numbers(NamedTuple):
     """The stream inside the kernel: a sample is the number of its state."""
-
-    def at(self, indices: _Row, at: jax.Array) -> jax.Array:
-        return indices[at]
 
     def xi(self, index: jax.Array) -> jax.Array:
         return index
@@ -220,7 +226,7 @@ def take_block(
     seeds, kind = carry.state.x.shape[0], tree.dtype(carry.state.x)
     levels = getattr(carry.state.window, "levels", None)
     ahead = None if levels is None else levels._replace(origin=None)  # a key cannot go into a kernel, nor need it
-    layout = Layout.of(seeds, spec.stream.data.features.columns.shape[-1])
+    layout = Layout.of(seeds, _data(spec).features.columns.shape[-1])
 
     def kernel(fixed: PyTree, own: PyTree, moving: PyTree, out: PyTree) -> None:  # of references
         (method, table, position, stop), (indices, ahead) = fixed, own
@@ -230,7 +236,7 @@ def take_block(
         def one(at: jax.Array, bare: Carry) -> Carry:
             def seed(number: jax.Array, bare: Carry, first: jax.Array | None) -> Carry:
                 levels = None if ahead is None else ahead._replace(first=first, drawn=_Row(ahead.drawn, number))
-                carry = _with_levels(bare, levels)._replace(indices=_Row(indices, number))
+                carry = _with_levels(bare, levels)._replace(indices=_Indices(indices, number))
                 return _bare(take_sample(inside, carry, at))
 
             return jax.vmap(seed)(jnp.arange(layout.share, dtype=jnp.int32), bare, first)
@@ -242,7 +248,7 @@ def take_block(
         return pl.BlockSpec((layout.share, *leaf.shape[1:]), lambda program: (program, *[0] * (leaf.ndim - 1)))
 
     method = jax.tree.map(lambda leaf: jnp.asarray(leaf, kind if isinstance(leaf, float) else None), spec.method)
-    fixed = (method, _whole_chunks(spec.stream.data, layout), position, stop)
+    fixed = (method, _whole_chunks(_data(spec), layout), position, stop)
     own, moving = (carry.indices, ahead), _bare(_points(_split, carry))
     own, moving = jax.tree.map(lambda leaf: _filled(leaf, layout.share), (own, moving))
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), moving)

@@ -28,8 +28,8 @@ def start(spec: RunSpec, x0: PyTree, num_constraints: int, seeds: PyTree, levels
 
     def one(seed: PyTree, levels: jax.Array) -> Carry:
         state = spec.method.init(x0, num_constraints, levels)
-        sampler = spec.stream.sampler.start(seed)
-        indices = _blank(jax.eval_shape(spec.stream.sampler.block, sampler, jnp.int32(0))[1])
+        sampler = spec.stream.start(seed)
+        indices = _blank(jax.eval_shape(spec.stream.block, sampler, jnp.int32(0))[1])
         zero, method = zero_feedback(x0, num_constraints), tree.cast(spec.method, tree.dtype(x0))
         sizes = method.sizes(zero._replace(age=zero.loss))
         weights = _blank(jax.eval_shape(method.schedule.weights, state.schedule, state.t, sizes)[1])
@@ -47,7 +47,7 @@ def _blank(shapes: PyTree) -> PyTree:
 
 def feedback_at(spec: RunSpec, x: PyTree, indices: PyTree, at: jax.Array | int) -> Feedback:
     """What the sample at place `at` of the indices says at x."""
-    index = spec.stream.at(indices, at)
+    index = jax.tree.map(lambda leaf: leaf[at], indices)
     return ask(spec.problem, x, spec.stream.xi(index), spec.method.estimator, state=index)
 
 
@@ -77,7 +77,7 @@ def absorb(spec: RunSpec, carry: T, feedback: Feedback) -> T:
 
 def next_block(spec: RunSpec, carry: Carry, position: jax.Array) -> Carry:
     """Settle the sums of the block behind and draw the block that starts at `position`."""
-    sampler, indices = spec.stream.sampler.block(carry.sampler, position // BLOCK)
+    sampler, indices = spec.stream.block(carry.sampler, position // BLOCK)
     state, settled = carry.state, tree.compensated_add(carry.settled, carry.recent)
     return carry._replace(
         state=state._replace(window=spec.method.estimator.prefetch(state.window, state.t, BLOCK)),

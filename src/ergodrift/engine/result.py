@@ -116,7 +116,7 @@ class Result:
         seed: int | None = None,
         tau_mix: float | None = None,
         bounds: tuple[ArrayLike, ArrayLike] | None = None,
-        planned: int | None = None,
+        tuned_for: int | None = None,
     ) -> Certificate:
         """A certificate for the solution of one seed (`row`) on fresh samples, never on those it was fitted on.
 
@@ -152,19 +152,25 @@ class Result:
             num_samples = int(np.asarray(self.samples)[-1])
         row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
         x = jax.tree.map(lambda leaf: leaf[row], self.solution)
-        options = {"confidence": confidence, "method": method, "tau_mix": tau_mix, "bounds": bounds, "planned": planned}
+        options = {
+            "confidence": confidence,
+            "method": method,
+            "tau_mix": tau_mix,
+            "bounds": bounds,
+            "tuned_for": tuned_for,
+        }
         chosen: dict[str, PyTree] = {name: value for name, value in options.items() if value is not None}
         return certify(asked.problem, x, source, num_samples=num_samples, seed=seed, **chosen)
 
     def _replayed(self, source: Source, seed: int) -> bool:
         """Whether the path of this seed is among those that were passed in."""
-        given = [np.atleast_2d(np.asarray(leaf)) for leaf in jax.tree.leaves(self.paths)]
         count = min(int(np.asarray(self.samples)[-1]), source.length or 2**31)
-        fresh = [np.asarray(leaf) for leaf in jax.tree.leaves(source.paths([seed], count))]
-        if len(given) != len(fresh):
+        fresh = source.path_of(source.paths([seed], count), 0)
+        try:
+            given = [source.path_of(self.paths, row) for row in range(len(np.asarray(self.seeds)))]
+        except TypeError:  # of a source of another kind
             return False
-        same = [(old[:, : new.shape[1]] == new).all(axis=1) for old, new in zip(given, fresh, strict=True)]
-        return bool(np.all(same, axis=0).any())
+        return any(all(map(_begins, jax.tree.leaves(path), jax.tree.leaves(fresh))) for path in given)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to a file that `load_result` reads: records, solution, seeds, names; no data, no pickles.
@@ -264,3 +270,8 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     if set(found) != set(_fields()):
         raise ValueError(f"{os.fspath(path)} is not a saved result: it holds {', '.join(sorted(found))}")
     return Result(**found)
+
+
+def _begins(long: Any, short: Any) -> bool:
+    """Whether one array is the beginning of another."""
+    return np.array_equal(np.asarray(long)[: len(short)], np.asarray(short))

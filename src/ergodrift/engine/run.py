@@ -17,6 +17,7 @@ from ergodrift._core.progress import Progress
 from ergodrift._core.signature import computation
 from ergodrift.data.sampler import BLOCK
 from ergodrift.data.source import Source, level_keys, path_keys, seed_keys
+from ergodrift.data.stream import Replay
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import Checkpoint, functions
 from ergodrift.engine.result import Result, Setting
@@ -105,14 +106,12 @@ def run(
 
     given = None if levels is None else _levels(levels, len(keys))
     num_rounds = None if given is None else given.shape[1]
-    estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.state_law, problem.compact(source.example))
+    estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.stationary, problem.compact(source.example))
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
-    if paths is None:
-        starts = jax.vmap(source.start)(path_keys(keys))
-    else:
-        starts = source.check_paths(paths, len(keys), num_samples)
     stops = np.union1d(grid, [num_samples])  # the solution is taken at the end, whether or not that is recorded
-    stream = tree.cast(source.stream(replay=paths is not None), tree.dtype(x0))
+    stream, starts = tree.cast(source.stream(), tree.dtype(x0)), path_keys(keys)
+    if paths is not None:
+        stream, starts = Replay(stream), source.check_paths(paths, len(keys), num_samples)
     spec = loop.RunSpec(problem, method, stream, jnp.asarray(stops, jnp.int32), weighing)
     method.init(x0, num_constraints, jax.random.key(0))  # a schedule that does not fit says so here, before any work
     if given is not None and (needed := estimator.samples_for(given)) > num_samples:
@@ -189,16 +188,17 @@ def _go(
 
 def _identity(name: str, spec: loop.RunSpec, carry: loop.Carry, num_samples: int) -> dict[str, PyTree]:
     """What a checkpoint must have been made with, by name. Functions are compared by what they compute."""
-    first, indices = jax.tree.map(lambda leaf: leaf[0], (carry.state, carry.indices))
-    xi = jax.eval_shape(lambda: spec.stream.xi(spec.stream.at(indices, 0)))
+    first, indices, sampler = jax.tree.map(lambda leaf: leaf[0], (carry.state, carry.indices, carry.sampler))
+    xi = jax.eval_shape(lambda: spec.stream.xi(jax.tree.map(lambda leaf: leaf[0], indices)))
+    drawn = computation(lambda state: spec.stream.block(state, jnp.int32(0)), sampler)
     heard = jax.eval_shape(lambda: loop.feedback_at(spec, first.x, indices, 0))
     step = computation(lambda method, *told: method.step(*told), spec.method, first, heard)
     return {
         **functions(spec.problem, first.x, xi),
         "domain": spec.problem.geometry,
         "algorithm": (name, type(spec.problem).__name__, spec.method, spec.average, step),
-        "data": spec.stream.data,
-        "seeds or x0": (spec.stream.sampler, carry),
+        "data": getattr(spec.stream, "data", None),
+        "seeds or x0": (drawn, carry),
         "records": (spec.grid, num_samples),
     }
 

@@ -13,7 +13,7 @@ import numpy as np
 from ergodrift import metrics
 from ergodrift._core import check
 from ergodrift.data.chain import MarkovChain
-from ergodrift.data.source import MarkovSource
+from ergodrift.data.tables import MarkovSource
 from ergodrift.distributed import Agent, Privacy, Walk, walk
 from ergodrift.engine.result import Result
 from ergodrift.engine.run import run

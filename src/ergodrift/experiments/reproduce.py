@@ -20,7 +20,7 @@ import ergodrift
 from ergodrift import metrics
 from ergodrift._core.files import write_whole
 from ergodrift.data.chain import MarkovChain
-from ergodrift.data.source import MarkovSource
+from ergodrift.data.tables import MarkovSource
 from ergodrift.engine.result import Result
 from ergodrift.engine.run import run
 from ergodrift.experiments.config import Config

@@ -13,7 +13,7 @@ from ergodrift import metrics, theory
 from ergodrift._core.markdown import table
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.expectation import expectations
-from ergodrift.data.source import MarkovSource
+from ergodrift.data.tables import MarkovSource
 from ergodrift.engine.run import run
 from ergodrift.geometry import Ball
 from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp

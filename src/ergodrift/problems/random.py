@@ -11,7 +11,7 @@ import numpy as np
 
 from ergodrift._core import check
 from ergodrift.data.chain import MarkovChain
-from ergodrift.data.source import MarkovSource
+from ergodrift.data.tables import MarkovSource
 from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Simplex
 from ergodrift.problem import Problem
 from ergodrift.types import Array, Sizes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,41 @@ from ergodrift.types import Array, PyTree, Scalar
 MANY = 100  # below this many problems, compiling Newton's method takes longer than it saves
 STEPS = 12  # of Newton's method, far more than it takes near the solution
 SOLVED = 1e-9  # the largest KKT residual of a solution
+
+
+class Realised(Source):
+    """A source whose losses are those of one path, equally weighed; all else is as in the source itself."""
+
+    def __init__(self, source: Source, path: PyTree) -> None:
+        self.source = source
+        self.points, rows = source.visits(path)[0]
+        self.counts = np.bincount(rows, minlength=len(jax.tree.leaves(self.points)[0]))
+
+    @property
+    def loss_law(self) -> Law:
+        return Law(self.points, self.counts / self.counts.sum())
+
+    @property
+    def constraint_law(self) -> Law:
+        return self.source.constraint_law
+
+    @property
+    def parts(self) -> tuple[Source, Source]:
+        return self.source.parts if self.source.paired else (self, self)
+
+    @property
+    def example(self) -> PyTree:
+        return self.source.example
+
+
+def best_on_paths(
+    problem: Problem, source: Source, paths: Sequence[PyTree], x0: PyTree, per_sample: bool = False
+) -> list[Reference]:
+    """For each path the x that minimises its sum of losses, subject to ḡ(x) <= 0; see `best_in_hindsight`."""
+    realised = [Realised(source, path) for path in paths]
+    if source.parts[0].table is not None:  # all paths go through the same points
+        return best_in_hindsight(problem, source, np.stack([one.counts for one in realised]), x0, per_sample)
+    return [solve_reference(problem, one, x0, per_sample=per_sample) for one in realised]
 
 
 def best_in_hindsight(

@@ -20,7 +20,8 @@ from ergodrift._core import tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.precision import double
 from ergodrift.data.expectation import wide
-from ergodrift.data.source import Source, Stream, level_keys, seed_keys
+from ergodrift.data.source import Source, level_keys, seed_keys
+from ergodrift.data.stream import Stream
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.estimator import ask
 from ergodrift.methods.method import DriftPlusPenalty, Method, checked_point
@@ -115,6 +116,7 @@ def pathwise(
     """
     if algorithm.rule is not DriftPlusPenalty:
         raise ValueError(f"{algorithm.name} is not drift-plus-penalty: appendix A says nothing about it")
+    paths = source.paths(seeds, num_samples) if paths is None else paths  # in the precision of the run
     with double():
         x0 = checked_point(problem.geometry, wide(x0))
         comparator = x0 if comparator is None else checked_point(problem.geometry, wide(comparator))
@@ -123,10 +125,9 @@ def pathwise(
             raise ValueError(f"{type(problem.geometry).__name__} has no finite diameter R, which appendix A needs")
         keys = seed_keys(seeds)
         num_rounds = None if levels is None else np.shape(levels)[-1]
-        estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.state_law)
+        estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.stationary)
         method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
-        paths = source.paths(seeds, num_samples) if paths is None else paths
-        paths = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(keys), np.shape(leaf)[-1])), paths)
+        paths = source.check_paths(paths, len(keys), source.samples_in(paths))
         levels = level_keys(keys) if levels is None else jnp.broadcast_to(levels, (len(keys), num_rounds))
         grid = jnp.asarray([num_samples] if record is None else record, jnp.int32)
         count = problem.check(x0, wide(source.example))

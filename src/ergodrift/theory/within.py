@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from ergodrift._core import tree
 from ergodrift._core.precision import double
 from ergodrift.data.expectation import expectations, wide
-from ergodrift.data.source import IIDSource, MarkovSource, Source, Zip
+from ergodrift.data.source import Source
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.estimator import MultiLevel, SingleSample
@@ -21,9 +21,11 @@ from ergodrift.methods.method import DriftPlusPenalty
 from ergodrift.methods.schedule import AdaGrad, PresetSchedule, Schedule
 from ergodrift.problem import Problem
 from ergodrift.solve.feasibility import feasibility
+from ergodrift.solve.hindsight import best_on_paths
 from ergodrift.solve.reference import Reference, solve_reference
 from ergodrift.theory.bounds import Bounds, Constants, PresetWeights, appendix_c_bounds, constants, expected
 from ergodrift.theory.paths import LEMMAS, pathwise
+from ergodrift.trust.values import path_values
 from ergodrift.types import PyTree
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-4}  # of sums over a run, relative to the bound
@@ -354,37 +356,35 @@ def _appendix_c(
     entries.append(records.every_path("queue", "appendix C", queue, bound.queue))
     violation = records(result.constraint_sum)
     entries.append(records.every_path("violation", "appendix C", violation, bound.violation[..., None]))
-    law = source.loss_law
-    rows = [_indices(result, source, row) for row in range(len(result.seeds))]
-    regrets = []
-    for row, path in enumerate(rows):
-        counts = np.bincount(path[: records.samples[-1]], minlength=len(law.weights))
-        best = solve_reference(problem, source, x0, loss_weights=counts, per_sample=True)
-        with double():
-            losses = np.asarray(jax.vmap(lambda xi, x=best.x: problem.loss(x, xi))(law.points), dtype=float)
-        sums = np.cumsum(losses[path])[records.samples - 1]
-        regrets.append(records(result.loss_sum)[row] - sums)
+    total = int(records.samples[-1])
+    paths = [_path(result, source, row, total) for row in range(len(result.seeds))]
+    best = best_on_paths(problem, source, paths, x0, per_sample=True)
+    sums = [
+        np.cumsum(path_values(problem, source, found.x, path)[0])[records.samples - 1]
+        for found, path in zip(best, paths, strict=True)
+    ]
+    regrets = [records(result.loss_sum)[row] - own for row, own in enumerate(sums)]
     entries.append(records.every_path("regret against x°", "appendix C", np.stack(regrets), bound.regret))
 
 
-def _indices(result: Records, source: Source, row: int) -> np.ndarray:
-    """One seed's indices into the loss law."""
+def _path(result: Records, source: Source, row: int, count: int) -> PyTree:
+    """The path of one seed, as replayed or drawn again."""
     if result.paths is None:
-        return np.asarray(source.loss_index(source.paths([int(result.seeds[row])], int(result.samples[-1]))))[0]
-    paths = np.asarray(source.loss_index(result.paths))
-    return paths if paths.ndim == 1 else paths[row]
+        return source.path_of(source.paths([int(result.seeds[row])], count), 0)
+    return jax.tree.map(lambda leaf: leaf[:count], source.path_of(result.paths, row))
 
 
 def mixing_lag(source: Source, T: int) -> tuple[int, float]:
-    """tau_mix(1/T) of a source and d_mix there; 1 and 0 for independent draws."""
-    if isinstance(source, IIDSource):
-        return 1, 0.0
-    if isinstance(source, MarkovSource):
-        if source.first is not None:
-            raise ValueError("the chain starts in a given state, not in its stationary law")
-        tau = source.chain.mixing_time(1 / T)
-        return tau, min(source.chain.distance(tau), 1.0)
-    if isinstance(source, Zip):
-        parts = [mixing_lag(part, T) for part in (source.losses, source.constraints)]
-        return max(tau for tau, _ in parts), max(distance for _, distance in parts)
-    raise ValueError(f"{type(source).__name__} has no known mixing time")
+    """tau_mix(1/T) of a source and d_mix there, or 1/T where that is not known; 1 and 0 for independent draws."""
+    found = [_mixing_lag(part, T) for part in source.parts]
+    return max(tau for tau, _ in found), max(distance for _, distance in found)
+
+
+def _mixing_lag(source: Source, T: int) -> tuple[int, float]:
+    if not source.starts_stationary:
+        raise ValueError("the first sample does not follow the stationary law: the source starts elsewhere")
+    tau = source.mixing_time(1 / T)
+    if tau is None:
+        raise ValueError(f"{type(source).__name__} has no known mixing time")
+    distance = source.distance(tau)
+    return tau, 1 / T if distance is None else distance

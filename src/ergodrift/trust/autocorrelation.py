@@ -3,10 +3,9 @@ axis."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike, NDArray
 
 from ergodrift._core import check
 
@@ -14,7 +13,7 @@ LEAST = 30  # samples below which no statement about dependence is made
 WINDOW = 6  # how many times what it sums a window of lags is long: e^-6 of one mode is left out
 
 
-def checked_series(name: str, series: Any, least: int = LEAST) -> np.ndarray:
+def checked_series(name: str, series: ArrayLike, least: int = LEAST) -> np.ndarray:
     """`series` as a float64 array (n, k); too short, constant or not finite is refused."""
     values = np.asarray(series)
     if values.dtype.kind not in "iufb":
@@ -26,9 +25,9 @@ def checked_series(name: str, series: Any, least: int = LEAST) -> np.ndarray:
     check.finite(name, values)
     if len(values) < least:
         raise ValueError(f"{name} has {len(values)} samples, too few to say anything; record at least {least}")
-    still = np.ptp(values, axis=0) == 0
-    if still.any():
-        column = int(np.argmax(still))
+    constant = np.ptp(values, axis=0) == 0
+    if constant.any():
+        column = int(np.argmax(constant))
         where = f" in column {column}" if values.shape[1] > 1 else ""
         raise ValueError(
             f"{name} is constant{where}: it is {values[0, column]:g} in all {len(values)} samples; a series that never "
@@ -48,7 +47,7 @@ def autocovariance(series: np.ndarray, lags: int | None = None) -> np.ndarray:
     lags = n if lags is None else min(lags, n)
     centred = series - series.mean(axis=0)
     size = scipy.fft.next_fast_len(n + lags - 1, real=True)
-    spectrum: Any = scipy.fft.rfft(centred, size, axis=0)
+    spectrum: NDArray[np.complex128] = scipy.fft.rfft(centred, size, axis=0)
     power = np.square(spectrum.real) + np.square(spectrum.imag)
     return np.asarray(scipy.fft.irfft(power, size, axis=0))[:lags] / n
 

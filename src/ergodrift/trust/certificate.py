@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-PLANNED = 10_000  # where an anytime interval is tightest; never the length seen so far, which changes as samples arrive
+TUNED_FOR = 10_000  # where an anytime interval is tightest; never the length seen so far, which changes
 NEVER = 2**62  # more samples than can be said
 
 

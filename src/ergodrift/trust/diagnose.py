@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,13 +11,15 @@ import numpy as np
 
 from ergodrift._core import check
 from ergodrift._core.arrays import as_arrays
-from ergodrift.data.source import MarkovSource, SeriesSource, Source
+from ergodrift.data.source import Source
+from ergodrift.data.tables import SeriesSource, stacked
 from ergodrift.problem import Problem
-from ergodrift.trust.along import path_gradients, path_values
 from ergodrift.trust.autocorrelation import LEAST, autocovariance, block_length, checked_series, integrated_time
 from ergodrift.trust.relaxation import relaxation
-from ergodrift.trust.stationarity import levelled
+from ergodrift.trust.stationarity import detrend
 from ergodrift.trust.transitions import ChainEstimate, estimate_chain
+from ergodrift.trust.values import path_gradients, path_values
+from ergodrift.types import PyTree
 
 SAMPLES = 100_000  # drawn from a source that never ends
 WANTED, NEEDED = 100, 20  # mixing times that a series should, and must, hold
@@ -135,9 +136,9 @@ class Diagnosis:
 
 
 def diagnose(
-    source_or_series: Any,
+    source_or_series: object,
     problem: Problem | None = None,
-    x: Any = None,
+    x: PyTree = None,
     *,
     num_samples: int | None = None,
     seed: int = 0,
@@ -171,28 +172,28 @@ def diagnose(
         check.integer("num_samples", num_samples, at_least=LEAST)
     known: int | None = None
     states: np.ndarray | None = None
-    if isinstance(source_or_series, Iterator):
-        source_or_series = _read(source_or_series, num_samples)
-    if not isinstance(source_or_series, Source):
-        source_or_series = _as_series(source_or_series)
-    if not isinstance(source_or_series, Source) and problem is not None:
-        source_or_series = SeriesSource(source_or_series)
+    read = source_or_series
+    if isinstance(read, Iterator):
+        read = stacked(read, num_samples or SAMPLES)
+    given = read if isinstance(read, Source) else _as_series(read)
+    if not isinstance(given, Source) and problem is not None:
+        given = SeriesSource(given)
     names: list[str] = []
     columns: list[np.ndarray] = []
-    if isinstance(source_or_series, Source):
-        source = source_or_series
+    if isinstance(given, Source):
+        source = given
         count = min(num_samples or source.length or SAMPLES, source.length or 2**31 - 1)
-        path = jax.tree.map(lambda leaf: np.asarray(leaf)[0], source.paths([seed], count))
-        if isinstance(source, MarkovSource):
-            states, known = path, source.chain.num_states
+        path = source.path_of(source.paths([seed], count), 0)
+        if source.stationary is not None and not source.independent:
+            states, known = np.asarray(path), len(source.stationary)
         if problem is not None:
             names, columns = _functions(problem, source, x, path)
-        elif not isinstance(source, MarkovSource):
-            if isinstance(path, tuple):
+        elif states is None:
+            if source.paired:
                 raise ValueError("a Zip is diagnosed through its functions: pass problem and x, or diagnose its parts")
-            names, columns = _leaves(source.loss_law.points, path)
+            names, columns = _leaves(*source.visits(path)[0])
     else:
-        values = source_or_series[:num_samples]
+        values = given[:num_samples]
         if values.ndim == 1 and values.dtype.kind in "iub":
             states = values
         else:
@@ -226,7 +227,7 @@ def _diagnose(
             series = checked_series("series", series)
     if chain is not None and not series.shape[1]:
         series, names = _state_series(chain, states)
-    series, unsteady = levelled(names, series)
+    series, unsteady = detrend(names, series)
     warnings += unsteady
     fits = [relaxation(column, confidence) for column in series.T]
     geyer, sokal = integrated_time(series, "geyer"), integrated_time(series, "sokal")
@@ -290,7 +291,7 @@ def _state_series(chain: ChainEstimate, states: np.ndarray | None) -> tuple[np.n
     return np.column_stack(columns), [*["slowest function"][: len(columns) - 1], f"state {chain.states[common]}"]
 
 
-def _functions(problem: Problem, source: Source, x: Any, path: Any) -> tuple[list[str], list[np.ndarray]]:
+def _functions(problem: Problem, source: Source, x: PyTree, path: PyTree) -> tuple[list[str], list[np.ndarray]]:
     problem.check(x, source.example)
     losses, constraints = path_values(problem, source, x, path)
     gradients = path_gradients(problem, source, x, path)
@@ -299,7 +300,7 @@ def _functions(problem: Problem, source: Source, x: Any, path: Any) -> tuple[lis
     return names, [losses, *constraints.T, *gradients.T]
 
 
-def _leaves(data: Any, path: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
+def _leaves(data: PyTree, path: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
     """Every number in a sample as a series of its own."""
     names, columns = [], []
     for where, leaf in jax.tree_util.tree_leaves_with_path(data):
@@ -316,15 +317,7 @@ def _leaves(data: Any, path: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
     return names, columns
 
 
-def _read(stream: Iterator[Any], num_samples: int | None) -> Any:
-    samples = list(itertools.islice(stream, num_samples or SAMPLES))
-    if not samples:
-        raise ValueError("the stream is empty")
-    read = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)
-    return read if isinstance(read, np.ndarray) else SeriesSource(read)
-
-
-def _as_series(given: Any) -> Any:
+def _as_series(given: object) -> Source | np.ndarray:
     """One array with time along its leading axis; samples of several parts as a source."""
     if isinstance(given, list) and all(isinstance(row, np.ndarray | jax.Array) for row in given):
         given = np.array(given)  # rows of one series

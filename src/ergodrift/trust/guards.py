@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ergodrift.data.source import Source, Zip
+from ergodrift.data.source import Source
 from ergodrift.trust.stationarity import CRITICAL, change_scores, cycle, without_change
 
 FEWEST = 50  # samples below which nothing is said
@@ -21,8 +21,7 @@ def unsteady(source: Source, losses: np.ndarray, constraints: np.ndarray) -> lis
         losses: (n,) along it.
         constraints: (n, k) along it.
     """
-    parts = (source.losses, source.constraints) if isinstance(source, Zip) else (source, source)
-    recorded = [part.length is not None for part in parts]
+    recorded = [part.length is not None for part in source.parts]
     columns = [(f"constraint {number}", column) for number, column in enumerate(constraints.T) if recorded[1]]
     columns += [("the loss", losses)] * recorded[0]
     found = []

@@ -211,7 +211,7 @@ def anytime(
     tau_mix: float,
     low: np.ndarray,
     high: np.ndarray,
-    planned: int | None = None,
+    tuned_for: int | None = None,
     *,
     clip: bool = True,
 ) -> Bounds:
@@ -222,20 +222,20 @@ def anytime(
     (L + 2 tau_mix)(b - a), so `boundary` applies with the variance 2 tau_mix (b - a)^2 a sample (docs/trust.md). The
     intervals at all block ends so far are intersected. From any start.
 
-    It is tightest at `planned` samples, which must stay the same from look to look; the length of the series unless
+    It is tightest at `tuned_for` samples, which must stay the same from look to look; the length of the series unless
     given, which is for one look alone.
     """
     low, high = (np.broadcast_to(end, values.shape[1]) for end in (low, high))
-    found = Known(delta, tau_mix, low, high, len(values) if planned is None else planned)
+    found = Known(delta, tau_mix, low, high, len(values) if tuned_for is None else tuned_for)
     found.add(values)
     least, most = found.ends()
     return (np.maximum(least, low), np.minimum(most, high)) if clip else (least, most)
 
 
-def anytime_asymptotic(values: np.ndarray, delta: float, planned: int | None = None) -> Bounds:
+def anytime_asymptotic(values: np.ndarray, delta: float, tuned_for: int | None = None) -> Bounds:
     """The same without bounds or a mixing time, as n grows: `sequence.Learned`. Columns that have not shown enough have
     no ends; where those at different times exclude each other, the lower one is above the upper one."""
-    found = Learned(delta, values.shape[1], len(values) if planned is None else planned)
+    found = Learned(delta, values.shape[1], len(values) if tuned_for is None else tuned_for)
     found.add(values)
     return found.ends()
 

@@ -11,7 +11,7 @@ import numpy as np
 from ergodrift._core import check, tree
 from ergodrift.trust import intervals
 from ergodrift.trust.autocorrelation import checked_series
-from ergodrift.trust.certificate import NEVER, PLANNED, Certificate, to_decide, verdicts
+from ergodrift.trust.certificate import NEVER, TUNED_FOR, Certificate, to_decide, verdicts
 from ergodrift.trust.ranges import Ranges, within
 from ergodrift.trust.watch import Watch
 
@@ -27,22 +27,22 @@ class HeldOut(NamedTuple):
         constraints: (n, m).
         tau_mix: the mixing time; None where it is not known.
         ranges: (low, high) of the constraints; None where they are not known.
-        still: whether the loss is the same for every sample there can be.
+        constant_loss: whether the loss is the same for every sample there can be.
         fixed_start: whether the first sample was not drawn from the stationary law.
-        planned: the number of samples at which an anytime interval should be tightest.
+        tuned_for: the number of samples at which an anytime interval should be tightest.
     """
 
     losses: np.ndarray
     constraints: np.ndarray
     tau_mix: float | None = None
     ranges: Ranges | None = None
-    still: bool = False
+    constant_loss: bool = False
     fixed_start: bool = False
-    planned: int = PLANNED
+    tuned_for: int = TUNED_FOR
 
     def known(self, low: np.ndarray, high: np.ndarray) -> SeriesInfo:
         """What is known of series in these ranges along the path."""
-        return SeriesInfo(self.tau_mix, low, high, self.fixed_start, self.planned)
+        return SeriesInfo(self.tau_mix, low, high, self.fixed_start, self.tuned_for)
 
 
 class SeriesInfo(NamedTuple):
@@ -53,14 +53,14 @@ class SeriesInfo(NamedTuple):
         low: (k,), below which no value can be; -inf where that is not known.
         high: (k,), likewise above.
         fixed_start: whether the first sample was not drawn from the stationary law.
-        planned: the number of samples at which an anytime interval should be tightest.
+        tuned_for: the number of samples at which an anytime interval should be tightest.
     """
 
     tau_mix: float | None
     low: np.ndarray
     high: np.ndarray
     fixed_start: bool = False
-    planned: int = PLANNED
+    tuned_for: int = TUNED_FOR
 
     def of(self, columns: np.ndarray) -> SeriesInfo:
         """The same of some columns."""
@@ -98,8 +98,8 @@ class CertificateMethod(tree.Module, abc.ABC):
         n, number = path.constraints.shape
         delta = (1 - confidence) / number
         low, high = within(path.constraints, path.ranges)
-        self._refuse_unknown(path)
         moving = low < high  # else the same for every sample there can be: nothing to estimate
+        self._refuse_unknown(path.tau_mix, bool(np.isfinite((high - low)[moving]).all()))
         least, most = low.copy(), high.copy()  # as found, before they are cut to the bounds
         reasons, more = [""] * number, [0] * number
         if moving.any():
@@ -126,9 +126,9 @@ class CertificateMethod(tree.Module, abc.ABC):
             why=why,
         )
 
-    def _refuse_unknown(self, path: HeldOut) -> None:
-        known = [("tau_mix", path.tau_mix), ("bounds", path.ranges)]
-        missing = " and ".join(name for name, value in known if value is None)
+    def _refuse_unknown(self, tau_mix: float | None, bounded: bool) -> None:
+        known = {"tau_mix": tau_mix is not None, "bounds": bounded}
+        missing = " and ".join(name for name, given in known.items() if not given)
         if self.every_n and missing:
             raise ValueError(
                 f"method={self.name!r} needs {missing}: pass the tau_mix that you know, or "
@@ -140,7 +140,7 @@ class CertificateMethod(tree.Module, abc.ABC):
         """The loss has no bounds given: its interval holds as n grows. Constraints do not depend on it: a loss that the
         path says too little about has no ends, and does not stop their certificate."""
         losses = path.losses
-        if path.still:
+        if path.constant_loss:
             return float(losses[0]), float(losses[0])
         try:
             known = path.known(np.full(1, -np.inf), np.full(1, np.inf))
@@ -212,12 +212,12 @@ class Anytime(CertificateMethod):
 
     def intervals(self, values: np.ndarray, delta: float, known: SeriesInfo) -> Ranges:
         if known.tau_mix is None or not np.isfinite(known.high - known.low).all():
-            return intervals.anytime_asymptotic(values, delta, known.planned)
-        return intervals.anytime(values, delta, known.tau_mix, known.low, known.high, known.planned)
+            return intervals.anytime_asymptotic(values, delta, known.tuned_for)
+        return intervals.anytime(values, delta, known.tau_mix, known.low, known.high, known.tuned_for)
 
     def certificate(self, path: HeldOut, confidence: float, why: str = "") -> Certificate:
         number = path.constraints.shape[1]
-        watch = Watch(number, confidence, path.tau_mix, path.ranges, path.planned, still=path.still)
+        watch = Watch(number, confidence, path.tau_mix, path.ranges, path.tuned_for, constant_loss=path.constant_loss)
         watch.add(path.losses, path.constraints)
         return watch.certificate()
 
@@ -240,10 +240,10 @@ class Auto(CertificateMethod):
 
     def _chosen(self, values: np.ndarray, delta: float, known: SeriesInfo) -> tuple[CertificateMethod, str]:
         """Which method the columns that move call for, and why."""
-        if known.tau_mix is None or not np.isfinite(known.high - known.low).all():
-            return Batch(), "mixing time and bounds are not both known, so it holds as n grows"
         if not values.shape[1]:
             return Batch(), "no constraint depends on the sample"
+        if known.tau_mix is None or not np.isfinite(known.high - known.low).all():
+            return Batch(), "mixing time and bounds are not both known, so it holds as n grows"
         sure = Hoeffding().intervals(values, delta, known)
         try:
             plain = Batch()._as_n_grows("constraints along the path", values, delta, known)
@@ -270,12 +270,12 @@ def certificate_method(method: str | CertificateMethod | None) -> CertificateMet
 
 def unseen(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> Iterator[tuple[str, int]]:
     """For each column why it has no ends, where it has none, and how many more samples would show enough."""
-    n, still = len(values), np.ptp(values, axis=0) == 0
+    n, constant = len(values), np.ptp(values, axis=0) == 0
     skewed = np.maximum(*intervals.skewness(values))
     for column, given in enumerate(np.isfinite(high - low)):
         if given:
             yield "", 0
-        elif still[column]:
+        elif constant[column]:
             yield f"one value in all {n:,} samples", NEVER
         elif skewed[column] <= intervals.SKEWED:
             yield f"the method gives no interval for {n:,} samples", NEVER

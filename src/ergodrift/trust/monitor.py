@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +12,17 @@ from ergodrift._core import check, saved
 from ergodrift._core.precision import double
 from ergodrift._core.signature import computation
 from ergodrift.data.expectation import wide
-from ergodrift.data.source import SeriesSource
+from ergodrift.data.tables import SeriesSource
 from ergodrift.problem import Problem
-from ergodrift.trust.along import path_values
-from ergodrift.trust.certificate import PLANNED, Certificate
-from ergodrift.trust.ranges import checked_bounds, fitting
+from ergodrift.trust.certificate import TUNED_FOR, Certificate
+from ergodrift.trust.dependence import depends
+from ergodrift.trust.ranges import checked_bounds, fitting, pinned
+from ergodrift.trust.values import path_values
 from ergodrift.trust.watch import Watch
+from ergodrift.types import PyTree
 
-FORMAT = "ergodrift monitor v1"
-OPTIONS = ("confidence", "tau_mix", "bounds", "planned")
+FORMAT = "ergodrift monitor v2"
+OPTIONS = ("confidence", "tau_mix", "bounds", "tuned_for")
 
 
 class Monitor:
@@ -39,7 +40,7 @@ class Monitor:
         x: a fixed point.
         confidence: with which all its intervals of constraints, at all times together, hold.
         tau_mix, bounds: as in `certify`; with both, the guarantee is for every n.
-        planned: the number of samples at which the interval should be tightest.
+        tuned_for: the number of samples at which the interval should be tightest.
 
     >>> import ergodrift as ed
     >>> problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x + xi, ed.Ball(2.0))
@@ -54,28 +55,28 @@ class Monitor:
     def __init__(
         self,
         problem: Problem,
-        x: Any,
+        x: PyTree,
         confidence: float = 0.95,
         *,
         tau_mix: float | None = None,
-        bounds: Any = None,
-        planned: int = PLANNED,
+        bounds: object = None,
+        tuned_for: int = TUNED_FOR,
     ) -> None:
         self.problem, self.x = problem, x
         self.confidence = check.number("confidence", confidence, above=0.5, below=1)
         self.tau_mix = None if tau_mix is None else check.number("tau_mix", tau_mix, at_least=1)
         self.bounds = None if bounds is None else checked_bounds(bounds)
-        self.planned = check.integer("planned", planned, at_least=1)
+        self.tuned_for = check.integer("tuned_for", tuned_for, at_least=1)
         self._watch: Watch | None = None
-        self._first: Any = None  # the first sample: of which shapes all must be, and what a file is checked with
+        self._first: PyTree = None  # the first sample: of which shapes all must be, and what a file is checked with
 
-    def update(self, samples: Any) -> Certificate:
-        """Take in more samples (a leading axis of time, of any length) and say where things stand."""
+    def update(self, samples: object) -> Certificate:
+        """More samples (a leading axis of time, of any length), and where things stand after them."""
         source = SeriesSource(samples)
         losses, constraints = self._values(source)
         if self._watch is None:
-            self._watch = self._new(constraints.shape[1])
             self._first = jax.tree.map(np.asarray, source.example)
+            self._watch = self._new(constraints)
         self._watch.add(losses, constraints)
         return self._watch.certificate()
 
@@ -95,7 +96,6 @@ class Monitor:
             "options": {name: getattr(self, name) for name in OPTIONS},
             "first": {"sample": self._first, **first},
             "functions": self._functions(),
-            "constraints": self._watch.number,
             "watch": self._watch.state(),
         }
         saved.write(path, FORMAT, content, {})
@@ -111,11 +111,10 @@ class Monitor:
         try:
             found = cls(problem, stored["x"], **stored["options"])
             found._first, first = stored["first"]["sample"], stored["first"]
-            found._watch = found._new(int(stored["constraints"]))
-            found._watch.restore(stored["watch"])
+            before, watch = stored["functions"], stored["watch"]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"monitor {path} cannot be used: {error}") from error
-        before, now = stored["functions"], found._functions()
+        now = found._functions()
         changed = [name for name in ("loss", "constraints") if before[name] != now[name]]
         if changed and before["jax"] == now["jax"]:
             raise ValueError(f"monitor {path} watched another problem: changed {' and '.join(changed)}")
@@ -126,6 +125,11 @@ class Monitor:
                 f"monitor {path} watched another problem: of its first sample that said loss {first['loss'][0]:g} and "
                 f"constraints {first['constraints'][0]}, this one says {losses[0]:g} and {constraints[0]}"
             )
+        found._watch = found._new(constraints)
+        try:
+            found._watch.restore(watch)
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"monitor {path} cannot be used: {error}") from error
         return found
 
     def _functions(self) -> dict[str, str]:
@@ -135,9 +139,14 @@ class Monitor:
             found = {name: computation(getattr(self.problem, name), x, xi) for name in ("loss", "constraints")}
         return {**found, "jax": jax.__version__}
 
-    def _new(self, number: int) -> Watch:
-        ranges = None if self.bounds is None else fitting(self.bounds, number)
-        return Watch(number, self.confidence, self.tau_mix, ranges, self.planned)
+    def _new(self, constraints: np.ndarray) -> Watch:
+        """A watch for constraints (n, m). Those that do not depend on the sample are known from the first."""
+        number, (loss, each) = (
+            constraints.shape[1],
+            (depends(function, self.x, self._first) for function in (self.problem.loss, self.problem.constraints)),
+        )
+        ranges = pinned(None if self.bounds is None else fitting(self.bounds, number), constraints, each)
+        return Watch(number, self.confidence, self.tau_mix, ranges, self.tuned_for, constant_loss=not loss.any())
 
     def _values(self, source: SeriesSource) -> tuple[np.ndarray, np.ndarray]:
         """Losses (n,) and constraints (n, m). Functions are compiled for lengths that are powers of two: samples that
@@ -159,11 +168,11 @@ class Monitor:
         return losses, constraints
 
 
-def single(sample: Any) -> SeriesSource:
+def single(sample: PyTree) -> SeriesSource:
     """A series of one sample."""
     return SeriesSource(jax.tree.map(lambda leaf: np.asarray(leaf)[None], sample))
 
 
-def shapes(sample: Any) -> Any:
+def shapes(sample: PyTree) -> PyTree:
     """The shapes of a pytree's leaves."""
     return jax.tree.map(np.shape, sample)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+
+from ergodrift.types import PyTree
 
 Ranges = tuple[np.ndarray, np.ndarray]
 
 
-def checked_bounds(bounds: Any) -> Ranges:
+def checked_bounds(bounds: PyTree) -> Ranges:
     """A pair of arrays (1,) or (m,)."""
     try:
         low, high = (np.atleast_1d(np.asarray(end, dtype=float)) for end in bounds)
@@ -34,8 +34,17 @@ def fitting(bounds: Ranges, number: int) -> Ranges:
     return bounds
 
 
+def pinned(ranges: Ranges | None, constraints: np.ndarray, depends: np.ndarray) -> Ranges | None:
+    """The ranges, with constraints that do not depend on the sample at the one value they have."""
+    if depends.all():
+        return ranges
+    low, high = (end.copy() for end in within(constraints[:0], ranges))
+    low[~depends] = high[~depends] = constraints[0, ~depends]
+    return low, high
+
+
 def within(constraints: np.ndarray, ranges: Ranges | None) -> Ranges:
-    """The ranges, one entry a constraint; raise where values lie outside."""
+    """The ranges, one entry per constraint; raise where values lie outside."""
     number = constraints.shape[1]
     low, high = (np.full(number, -np.inf), np.full(number, np.inf)) if ranges is None else ranges
     low, high = np.broadcast_to(low, number).astype(float), np.broadcast_to(high, number).astype(float)

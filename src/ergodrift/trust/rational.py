@@ -10,7 +10,7 @@ fitted; the others stay at 0, where there is no second pole and there are no zer
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,12 +32,12 @@ COUNTS = (1, 1 + len(ONE_ZERO), len(BENDS))  # how many of these have 0, at most
 PROMISING = 12  # starts for each z that are looked at closely
 
 
-def size_of(z: Any) -> Any:
+def size_of(z: np.ndarray) -> np.ndarray:
     """lambda of z."""
     return np.sign(z) * -np.expm1(-np.abs(z))
 
 
-def _square(c: Any, a: Any, b: Any) -> Any:
+def _square(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """|1 + a e^{iw} + b e^{2iw}|^2 with c = cos w; for complex w its continuation."""
     return (1 - b) ** 2 + a**2 + 2 * a * (1 + b) * c + 4 * b * c**2
 
@@ -50,7 +50,7 @@ class Band(NamedTuple):
     high: float
     n: int  # samples
 
-    def stretched(self, frequency: Any) -> Any:
+    def stretched(self, frequency: np.ndarray) -> np.ndarray:
         """cos of the frequency, stretched so that it runs from 1 to -1 over the band."""
         low, high = np.cos(self.low), np.cos(self.high)
         return 1 - 2 * (low - np.cos(frequency)) / (low - high)
@@ -116,7 +116,7 @@ def hidden(v: np.ndarray, pair: np.ndarray, band: Band) -> np.ndarray:
     mu = lam * np.where(pair, np.exp(-1j * at), np.tanh(v[:, 1]))  # the other pole
     bend, turn = np.tanh(v[:, 2]), np.tanh(v[:, 3])
 
-    def rest(w: Any) -> Any:
+    def rest(w: np.ndarray) -> np.ndarray:
         """f at w without the pole."""
         other = (1 - mu * np.exp(-1j * w)) * (1 - np.conj(mu) * np.exp(1j * w))
         return np.abs(_square(band.stretched(w), bend * (1 + turn), turn)) / np.maximum(np.abs(other), 1e-12)

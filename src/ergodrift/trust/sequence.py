@@ -7,7 +7,6 @@ looked at after whole blocks only, at times that do not depend on how samples we
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import scipy
@@ -15,7 +14,7 @@ import scipy
 from ergodrift.trust.blocks import Blocks, Moments, running
 from ergodrift.trust.skewness import stretch, tails
 
-FIRST, EARLY = 512, 16  # nothing is said before so many samples, nor before planned / EARLY
+FIRST, EARLY = 512, 16  # nothing is said before so many samples, nor before tuned_for / EARLY
 FEWEST, MOST = 12, 128  # blocks that a standard error stands on
 VISIBLE = 4  # blocks from which a level can show that samples stay correlated for longer
 REACH, SLOWER = 5, 0.9  # to be given: integrated times in a block, and a quantile of F that no longer block exceeds
@@ -26,7 +25,7 @@ TOO_SHORT, TOO_SLOW, TOO_SKEWED = 2, 0.999, 0.7  # the same three for ends to be
 GIVEN, ONE_VALUE, EARLY_DAYS, SHORT_BLOCKS, FEW_EVENTS = range(5)
 
 
-def boundary(variance: Any, delta: float, tuned: Any) -> Any:
+def boundary(variance: np.ndarray, delta: float, tuned: np.ndarray | float) -> np.ndarray:
     """A level that |M| stays below for ever with probability 1 - delta, `variance` being that of the martingale so far.
 
     sqrt((V + rho) log((V + rho) / (rho delta^2))), a mixture of normals (Robbins 1970); rho makes it tightest at V =
@@ -39,8 +38,8 @@ def boundary(variance: Any, delta: float, tuned: Any) -> Any:
 class Known:
     """For values in [low, high] and a mixing time: the interval of `intervals.anytime`, sample by sample."""
 
-    def __init__(self, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray, planned: int) -> None:
-        self.delta, self.tau_mix, self.planned = delta, tau_mix, planned
+    def __init__(self, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray, tuned_for: int) -> None:
+        self.delta, self.tau_mix, self.tuned_for = delta, tau_mix, tuned_for
         self.size, self.range = int(np.ceil(2 * tau_mix)), high - low
         self.count, self.total = 0, np.zeros(len(low))
         self.lower, self.upper = np.full(len(low), -np.inf), np.full(len(low), np.inf)
@@ -54,9 +53,9 @@ class Known:
             self.lower, self.upper = np.maximum(self.lower, low.max(axis=0)), np.minimum(self.upper, high.min(axis=0))
         self.total, self.count = sums[-1], self.count + len(values)
 
-    def _around(self, sums: np.ndarray, n: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _around(self, sums: np.ndarray, n: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
         step = np.square((self.size + 2 * self.tau_mix) * self.range) / 4
-        tuned = np.maximum(step * max(self.planned / self.size, 1), 1e-300)
+        tuned = np.maximum(step * max(self.tuned_for / self.size, 1), 1e-300)
         reach = (boundary(np.maximum(n / self.size, 1) * step, self.delta, tuned) + 2 * self.tau_mix * self.range) / n
         return sums / n - reach, sums / n + reach
 
@@ -86,7 +85,7 @@ class Learned:
 
     At a look after n samples the mean of m blocks over its standard error has Student's law with m - 1 degrees of
     freedom as n grows with m fixed, for every stationary series that obeys a functional central limit theorem (Glynn
-    and Iglehart 1990). delta is shared out among the looks, in proportion to (1 + |log2(n / planned)|)^-2, so all of
+    and Iglehart 1990). delta is shared out among the looks, in proportion to (1 + |log2(n / tuned_for)|)^-2, so all of
     them hold together, and their intersection does. How long blocks must be, and when there were enough of them, is
     read off the same path (docs/trust.md): until then there are no ends, and ends that later samples show to have been
     given too early are taken back.
@@ -94,17 +93,17 @@ class Learned:
     Args:
         delta: of one column, a number or (k,).
         columns: k.
-        planned: where it should be tightest.
+        tuned_for: where it should be tightest.
         tau_mix: a mixing time that blocks must outlast tenfold, where one is known.
     """
 
-    def __init__(self, delta: Any, columns: int, planned: int, tau_mix: float | None = None) -> None:
-        self.delta, self.planned, self.tau_mix = np.broadcast_to(delta, columns), planned, tau_mix or 0.0
+    def __init__(self, delta: np.ndarray | float, columns: int, tuned_for: int, tau_mix: float | None = None) -> None:
+        self.delta, self.tuned_for, self.tau_mix = np.broadcast_to(delta, columns), tuned_for, tau_mix or 0.0
         self.blocks = Blocks(columns)
         powers = 2.0 ** np.arange(3, 60)
         looks = np.sort(np.concatenate([powers, 1.5 * powers]))
-        self.looks = looks[looks >= max(FIRST, planned / EARLY)]
-        weight = 1 / np.square(1 + np.abs(np.log2(self.looks / planned)))
+        self.looks = looks[looks >= max(FIRST, tuned_for / EARLY)]
+        weight = 1 / np.square(1 + np.abs(np.log2(self.looks / tuned_for)))
         self.shares = weight / weight.sum()
         self.low, self.high = (np.full((len(self.looks), columns), end) for end in (-np.inf, np.inf))  # at each look
         self.early = np.zeros(columns)  # looks after fewer samples turned out to be too early

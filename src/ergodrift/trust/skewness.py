@@ -7,8 +7,6 @@ it should be. The skewness a of the mean measures it: N rare events have a = 1 /
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy
 
@@ -19,7 +17,7 @@ ABOVE = 3  # levels of blocks that are asked for the skewness: it may grow with 
 LARGER = 1.2  # the skewness seen is on average too small: the largest values are those not seen yet
 
 
-def stretch(skewness: Any, p: Any) -> np.ndarray:
+def stretch(skewness: np.ndarray | float, p: np.ndarray | float) -> np.ndarray:
     """How many standard errors above the estimate the upper end must lie, to be too low with probability p.
 
     The end of Poisson's mean (Garwood 1936): of N = 1 / a^2 events seen, (chi^2_{1-p}(2 N + 2) / 2 - N) / sqrt(N).

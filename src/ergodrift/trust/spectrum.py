@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 SINGLE, PER_OCTAVE = 32, 10  # periodogram ordinates kept apart, and bins in an octave above them
 EDGE = 0.05  # part of the series that the taper lets rise, and fall: without it steep spectra leak
@@ -33,7 +34,7 @@ class Spectrum(NamedTuple):
     spread: float
 
     @staticmethod
-    def of(transform: Any, n: int) -> Spectrum:
+    def of(transform: NDArray[np.complex128], n: int) -> Spectrum:
         """The spectrum, of mean power 1, of a series of n samples that was `transformed`."""
         window = taper(n)
         power = np.square(transform.real) + np.square(transform.imag)
@@ -55,7 +56,7 @@ def transformed(series: np.ndarray) -> np.ndarray:
     window = taper(len(series))
     centred = series - (window @ series) / window.sum()
     centred = centred / max(np.abs(centred).max(), np.finfo(float).tiny)  # squares neither vanish nor overflow
-    full: Any = scipy.fft.rfft(centred * window)
+    full: NDArray[np.complex128] = scipy.fft.rfft(centred * window)
     return full[1 : (len(series) + 1) // 2]
 
 

@@ -116,14 +116,14 @@ def without_change(y: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, str]:
     return rest, f"changes regime near sample {place:,}: its level differs after it"
 
 
-def levelled(names: list[str], series: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def detrend(names: list[str], series: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The columns without a trend or a step in their level and without cycles, where they have any, and a sentence for
     each; a spread that changes is said too, and left as it is."""
     warnings, rest = [], series.copy()
     scores = change_scores(series)
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):
         rest[:, column], kind = without_change(series[:, column], scores[:, column])
-        _refuse_still(f"{names[column]} {kind}", rest[:, column], series[:, column])
+        _refuse_constant(f"{names[column]} {kind}", rest[:, column], series[:, column])
         warnings.append(f"{names[column]} {kind}; {WITHOUT}: look at the path first")
     scores = change_scores(np.square(rest - rest.mean(axis=0)))
     for column in np.flatnonzero(scores.max(axis=0) > CRITICAL):
@@ -133,11 +133,11 @@ def levelled(names: list[str], series: np.ndarray) -> tuple[np.ndarray, list[str
         if periods:
             others = f" (and {len(periods) - 1} more)" if len(periods) > 1 else ""
             said = f"{name} has a cycle of about {periods[0]:.4g} samples{others}"
-            _refuse_still(said, rest[:, column], series[:, column])
+            _refuse_constant(said, rest[:, column], series[:, column])
             warnings.append(f"{said}, which does not die out as mixing does; {WITHOUT}")
     return rest, warnings
 
 
-def _refuse_still(said: str, rest: np.ndarray, series: np.ndarray) -> None:
+def _refuse_constant(said: str, rest: np.ndarray, series: np.ndarray) -> None:
     if np.ptp(rest) <= 1e-9 * np.ptp(series):
         raise ValueError(f"{said}, and nothing else moves: this says nothing about mixing; record for longer")

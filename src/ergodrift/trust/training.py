@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift.data.source import IIDSource, SeriesSource, Source, Zip
+from ergodrift.data.source import Source
 from ergodrift.problem import Problem
+from ergodrift.types import PyTree
 
 LEAST = 20  # samples in common below which nothing is said: few values repeat themselves anywhere
 PRECISIONS = (np.float64, np.float32, np.float16, jnp.bfloat16)  # that copies are made in
 
 
-def refuse_other(solved: Problem, given: Any) -> None:
+def refuse_other(solved: Problem, given: object) -> None:
     """Raise where `given` is another problem: other functions, another domain."""
     if not isinstance(given, Problem):
         raise TypeError(f"problem must be of type Problem, got {type(given).__name__}")
@@ -33,8 +33,7 @@ def refuse_other(solved: Problem, given: Any) -> None:
 
 def draws(source: Source) -> bool:
     """Whether samples are drawn with a seed, all or a part of them."""
-    parts = (source.losses, source.constraints) if isinstance(source, Zip) else (source,)
-    return any(part.length is None for part in parts)
+    return any(part.length is None for part in source.parts)
 
 
 def refuse_training(trained: Source, given: Source, seen: int | None = None, *, again: bool = False) -> None:
@@ -56,20 +55,20 @@ def refuse_training(trained: Source, given: Source, seen: int | None = None, *, 
 
 def _parts(source: Source) -> list[Source]:
     """What holds recorded samples in a source: a series, or rows that are drawn from; not the states of a chain."""
-    parts = (source.losses, source.constraints) if isinstance(source, Zip) else (source,)
-    return [part for part in parts if isinstance(part, SeriesSource | IIDSource)]
+    parts = source.parts if source.paired else [source]
+    return [part for part in parts if part.recorded is not None]
 
 
-def _shared(trained: Any, given: Any, seen: int | None) -> bool:
+def _shared(trained: Source, given: Source, seen: int | None) -> bool:
     """Whether two sources of recorded samples have samples in common.
 
     Independent draws are a law: drawn again from the same rows they are fresh. But a series is not fresh after a run
     that drew from its rows, nor are draws from the rows of a series after a run on it.
     """
-    recorded = isinstance(trained, SeriesSource), isinstance(given, SeriesSource)
+    recorded = trained.length is not None, given.length is not None
     if not any(recorded):
         return False
-    old, new = _columns(trained.data), _columns(given.data)
+    old, new = _columns(trained.recorded), _columns(given.recorded)
     old = old[:seen] if recorded[0] else old
     if any(np.ptp(rows, axis=0).max(initial=0.0) == 0 for rows in (old, new)):
         return False  # what never moves is the same everywhere
@@ -82,7 +81,7 @@ def _shared(trained: Any, given: Any, seen: int | None) -> bool:
     return all(any(_same_rows(a, b, *recorded) for a in mine) for b in theirs)
 
 
-def _columns(data: Any) -> np.ndarray:
+def _columns(data: PyTree) -> np.ndarray:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(data)]
     return np.concatenate([leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in leaves], axis=1)
 

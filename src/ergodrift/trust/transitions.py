@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.sampler import BLOCK, draw, split
@@ -41,7 +42,7 @@ class ChainEstimate(NamedTuple):
     reversible: bool
 
 
-def estimate_chain(path: Any, confidence: float = 0.95, replicates: int = REPLICATES) -> ChainEstimate:
+def estimate_chain(path: ArrayLike, confidence: float = 0.95, replicates: int = REPLICATES) -> ChainEstimate:
     """Estimate a chain from one path of integer states.
 
     Unless the counts N_ij and N_ji clearly differ, the chain is taken to be reversible and both stand for each other.
@@ -212,9 +213,9 @@ def mixing_times(P: np.ndarray, eps: float = EPS) -> np.ndarray:
     for k in reversed(range(len(powers))):
         ahead = _normal(at @ powers[k]) if k < len(powers) - 1 or len(powers) == 1 else powers[k]
         reached = distance(ahead)
-        still = reached > eps
-        near = np.where(still, near, reached)
-        at, t, far = np.where(still[..., None], ahead, at), t + still * 2.0**k, np.where(still, reached, far)
+        far_off = reached > eps
+        near = np.where(far_off, near, reached)
+        at, t, far = np.where(far_off[..., None], ahead, at), t + far_off * 2.0**k, np.where(far_off, reached, far)
     # d(t) = far > eps >= near = d(t + 1); at t = 0 there is nothing to interpolate from.
     far = np.where(t == 0, 1.0, far)
     part = np.log(far / eps) / np.log(far / np.clip(near, 1e-300, eps))

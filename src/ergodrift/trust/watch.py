@@ -18,7 +18,7 @@ class Watch:
     """Anytime intervals for m constraints and the loss.
 
     Constraints have intervals for every n where mixing time and ranges are known, else as n grows, as the loss always
-    has. `still`: the loss is the same for every sample there can be.
+    has. `constant_loss`: the loss is the same for every sample there can be.
     """
 
     def __init__(
@@ -27,25 +27,26 @@ class Watch:
         confidence: float,
         tau_mix: float | None,
         ranges: Ranges | None,
-        planned: int,
+        tuned_for: int,
         *,
-        still: bool = False,
+        constant_loss: bool = False,
     ) -> None:
-        self.confidence, self.ranges, self.still, self.number = confidence, ranges, still, number
+        self.confidence, self.ranges, self.constant_loss, self.number = confidence, ranges, constant_loss, number
         self.low, self.high = within(np.empty((0, number)), ranges)
         self.moving = self.low < self.high  # else the same for every sample there can be: nothing to estimate
         delta = (1 - confidence) / number
-        if tau_mix is not None and ranges is not None:
-            ends = self.low[self.moving], self.high[self.moving]
-            self.constraints: Known | Learned = Known(delta, tau_mix, *ends, planned)
+        ends = self.low[self.moving], self.high[self.moving]
+        if tau_mix is not None and np.isfinite(ends).all():
+            self.constraints: Known | Learned = Known(delta, tau_mix, *ends, tuned_for)
         else:
-            self.constraints = Learned(delta, number, planned, tau_mix)
-        self.loss = Learned(1 - confidence, 1, planned, tau_mix)
+            self.constraints = Learned(delta, len(ends[0]), tuned_for, tau_mix)
+        self.loss = Learned(1 - confidence, 1, tuned_for, tau_mix)
 
     def add(self, losses: np.ndarray, constraints: np.ndarray) -> None:
         """More losses (n,) and constraints (n, m)."""
         within(constraints, self.ranges)
-        self.constraints.add(constraints[:, self.moving])
+        if self.moving.any():
+            self.constraints.add(constraints[:, self.moving])
         self.loss.add(losses[:, None])
 
     def certificate(self) -> Certificate:
@@ -57,15 +58,17 @@ class Watch:
         low, high = (np.maximum(least, self.low), np.minimum(most, self.high)) if every else (least, most)
         empty = low > high
         if isinstance(self.constraints, Learned):
-            empty = self.constraints.inconsistent()
+            empty[self.moving] = self.constraints.inconsistent()
         ends = np.where(empty, -np.inf, low), np.where(empty, np.inf, high)
         verdict = ["inconsistent" if bad else said for bad, said in zip(empty, verdicts(*ends), strict=True)]
         reasons, more = [""] * self.number, [0] * self.number
-        for i, said in enumerate(verdict):
+        for column, i in enumerate(np.flatnonzero(self.moving)):
+            said = verdict[i]
             if said == "inconsistent":
                 reasons[i], more[i] = EMPTY, NEVER
-            elif isinstance(self.constraints, Learned) and self.constraints.why(i):
-                reasons[i], more[i] = self.constraints.why(i), int(min(np.ceil(self.constraints.more(i)), NEVER))
+            elif isinstance(self.constraints, Learned) and self.constraints.why(column):
+                reasons[i] = self.constraints.why(column)
+                more[i] = int(min(np.ceil(self.constraints.more(column)), NEVER))
             elif said == "undecided":
                 more[i] = to_decide(n, estimate[i], least[i], most[i])
         guarantee = "every n" if every else "as n grows"
@@ -76,7 +79,7 @@ class Watch:
 
     def _of_loss(self) -> tuple[float, float, float]:
         mean = float(self.loss.mean[0])
-        if self.still:
+        if self.constant_loss:
             return mean, mean, mean
         low, high = (float(end[0]) for end in self.loss.ends())
         return (mean, -np.inf, np.inf) if self.loss.inconsistent()[0] else (mean, low, high)
