@@ -1,23 +1,57 @@
 """Tests run with 64-bit numbers on, or with `--x64=off` as users find JAX; always without silent promotions."""
 
+import os
+import tempfile
+
 import jax
 import pytest
 
 
 def pytest_addoption(parser):
-    """`--x64=off`."""
+    """`--x64=off` and `--quick`."""
     parser.addoption("--x64", choices=["on", "off"], default="on", help="run with 64-bit numbers in JAX, or without")
+    parser.addoption("--quick", action="store_true", help="of each parametrised test run the first case alone")
 
 
 def pytest_configure(config):
     """Set JAX before anything is imported that uses it."""
+    share_compiled_programs(config)
     jax.config.update("jax_enable_x64", config.getoption("x64") == "on")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+def share_compiled_programs(config):
+    """What one process compiles the others load: the workers of pytest, those that tests start, new functions alike.
+
+    Nothing is hidden by it: the same programs are traced, counted and logged, and XLA's output is read from a folder
+    that goes with the session. Name one in JAX_COMPILATION_CACHE_DIR to keep it from run to run.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="jax", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_itemcollected(item):
+    """Who asks for a cluster or for a browser is marked."""
+    for fixture, marker in [("cluster", "ray"), ("browser", "browser")]:
+        if fixture in getattr(item, "fixturenames", ()):
+            item.add_marker(marker)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(config, items):
-    """Without 64-bit numbers, skip what needs them."""
+    """When quick, leave out all cases of a test but the first; without 64-bit numbers, skip what needs them."""
+    if config.getoption("quick"):
+        first = {item.nodeid.split("[")[0]: item for item in reversed(items)}
+        config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
+        items[:] = list(first.values())[::-1]
     if config.getoption("x64") == "on":
         return
     for item in items:

@@ -220,7 +220,7 @@ def test_a_run_cut_into_many_calls_gives_the_same_numbers(monkeypatch):
 
 KILLED = """
 import sys, time, jax, numpy as np, jax.numpy as jnp, ergodrift as ed
-from ergodrift import checkpoint
+from ergodrift.engine import checkpoint
 jax.config.update("jax_enable_x64", True)
 checkpoint.SAVE_SECONDS, sys.modules["ergodrift.engine.run"].CALL_SECONDS = 0.2, 0.05
 source = ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.2, 0.8]]), np.eye(2))
@@ -326,7 +326,7 @@ def test_seeds_spread_over_two_devices_give_the_same_numbers_and_compile_once(tm
         jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
         jax.config.update("jax_enable_x64", True)
         import ergodrift as ed
-        from ergodrift import checkpoint
+        from ergodrift.engine import checkpoint
 
         source = ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.2, 0.8]]), np.eye(2))
         problem = ed.Problem(lambda x, xi: jnp.sum(jax.nn.softplus(xi - x)), lambda x, xi: x[:1] - 0.3, ed.Ball(2.0))
