@@ -126,6 +126,7 @@ def test_the_command_walks_judges_and_draws(written):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_finished_walk_is_found_in_its_checkpoint_whatever_the_cluster(written):
     """Without an address a cluster of this machine is started, and stopped at the end."""
     out, _ = written

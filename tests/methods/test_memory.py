@@ -277,6 +277,7 @@ def test_rows_are_kept_only_where_they_are_fewer_than_the_numbers_of_a_plane():
     assert curved.rows(linear("logistic", sparse=False)[1].example) is None
 
 
+@pytest.mark.slow
 def test_a_round_costs_the_same_however_many_states_there_are():
     """A table that is copied every round would take 200 times as long here; a factor of 20 leaves room for noise."""
     spent = []
