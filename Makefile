@@ -12,7 +12,7 @@ reproduce: $(READY) ## run section 5 of the paper and write a report into reprod
 quick: $(READY) ## lint, and the first case of each test that needs no cluster, browser or patience; while you work
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) --quick -m "not slow and not ray and not browser and not gpu"
+	$(PYTEST) tests --ignore tests/adversarial --quick -m "not slow and not ray and not browser and not gpu"
 
 # Pyright uses one core, for a minute: it runs beside the tests.
 test: $(READY) ## lint, types, tests and doctests

@@ -10,12 +10,14 @@ import pytest
 def pytest_addoption(parser):
     """`--x64=off` and `--quick`."""
     parser.addoption("--x64", choices=["on", "off"], default="on", help="run with 64-bit numbers in JAX, or without")
-    parser.addoption("--quick", action="store_true", help="of each parametrised test run the first case alone")
+    parser.addoption("--quick", action="store_true", help="the first case of each test, hardly optimised")
 
 
 def pytest_configure(config):
     """Set JAX before anything is imported that uses it."""
     share_compiled_programs(config)
+    if config.getoption("quick"):  # XLA compiles in two thirds of the time; all other tests have the programs of users
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
     jax.config.update("jax_enable_x64", config.getoption("x64") == "on")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
