@@ -2,17 +2,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce quick test check tests test32 test-slow cov bench coverage sweeps lock clean
+.PHONY: reproduce quick long test check tests test32 test-slow cov bench coverage sweeps lock clean
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+HERE := tests --ignore tests/adversarial -m "not slow and not ray and not browser and not gpu"
 
 reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
 	$(BIN)/ergodrift reproduce
 
-quick: $(READY) ## lint, and the first case of each test that needs no cluster, browser or patience; while you work
+quick: $(READY) ## lint, and the first case of each short test that needs no cluster and no browser; while you work
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) tests --ignore tests/adversarial --quick -m "not slow and not ray and not browser and not gpu"
+	$(PYTEST) $(HERE) --quick
+
+long: $(READY) ## time the tests of `quick`, and note in tests/long.txt those it leaves out: they take more than a second
+	$(PYTEST) $(HERE) --note-long
 
 # Pyright uses one core, for a minute: it runs beside the tests.
 test: $(READY) ## lint, types, tests and doctests

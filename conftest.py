@@ -3,15 +3,20 @@
 import gc
 import os
 import tempfile
+from collections import Counter
+from pathlib import Path
 
 import jax
 import pytest
 
+LONG = Path(__file__).parent / "tests" / "long.txt"  # tests whose first case takes more than a second
+
 
 def pytest_addoption(parser):
-    """`--x64=off` and `--quick`."""
+    """`--x64=off`, `--quick` and `--note-long`."""
     parser.addoption("--x64", choices=["on", "off"], default="on", help="run with 64-bit numbers in JAX, or without")
-    parser.addoption("--quick", action="store_true", help="the first case of each test, hardly optimised")
+    parser.addoption("--quick", action="store_true", help="the first case of each short test, hardly optimised")
+    parser.addoption("--note-long", action="store_true", help="write anew which tests are not short (tests/long.txt)")
 
 
 def pytest_configure(config):
@@ -60,11 +65,17 @@ def pytest_itemcollected(item):
             item.add_marker(marker)
 
 
+def function(nodeid):
+    """The test, whatever its case."""
+    return nodeid.split("[")[0]
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(config, items):
-    """When quick, leave out all cases of a test but the first; without 64-bit numbers, skip what needs them."""
-    if config.getoption("quick"):
-        first = {item.nodeid.split("[")[0]: item for item in reversed(items)}
+    """When quick, leave out long tests, and all cases but the first; without 64-bit numbers, skip what needs them."""
+    if config.getoption("quick") or config.getoption("note_long"):
+        long = set(LONG.read_text().splitlines()) if config.getoption("quick") else set()
+        first = {function(item.nodeid): item for item in reversed(items) if function(item.nodeid) not in long}
         config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
         items[:] = list(first.values())[::-1]
     if config.getoption("x64") == "on":
@@ -76,3 +87,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=f"needs 64-bit numbers: {marker.args[0]}"))
         elif any("float64" in example.want for example in examples):
             item.add_marker(pytest.mark.skip(reason="needs 64-bit numbers: it prints some"))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Note the tests that took more than a second."""
+    if config.getoption("note_long"):
+        seconds = Counter()
+        for report in terminalreporter.stats.get("", []) + terminalreporter.stats.get("passed", []):
+            seconds[function(report.nodeid)] += report.duration  # "": setting up and tearing down
+        LONG.write_text("".join(f"{name}\n" for name in sorted(seconds) if seconds[name] > 1))
