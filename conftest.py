@@ -15,15 +15,13 @@ LONG = Path(__file__).parent / "tests" / "long.txt"  # tests whose first case ta
 def pytest_addoption(parser):
     """`--x64=off`, `--quick` and `--note-long`."""
     parser.addoption("--x64", choices=["on", "off"], default="on", help="run with 64-bit numbers in JAX, or without")
-    parser.addoption("--quick", action="store_true", help="the first case of each short test, hardly optimised")
+    parser.addoption("--quick", action="store_true", help="the first case of each short test")
     parser.addoption("--note-long", action="store_true", help="write anew which tests are not short (tests/long.txt)")
 
 
 def pytest_configure(config):
     """Set JAX before anything is imported that uses it."""
     share_compiled_programs(config)
-    if config.getoption("quick"):  # XLA compiles in two thirds of the time; all other tests have the programs of users
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
     jax.config.update("jax_enable_x64", config.getoption("x64") == "on")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -184,10 +184,10 @@ def test_who_looks_for_nans_is_led_to_their_own_lines():
 
 def test_the_gradient_of_softplus_takes_one_exponential():
     """What XLA can share it does: the loop over rows has one exponential, where JAX's own derivative has two."""
-    z, optimised = jnp.ones(2000), {"xla_backend_optimization_level": 3}  # as users have it, in quick tests too
+    z = jnp.ones(2000)
 
     def count(loss):
-        compiled = jax.jit(jax.value_and_grad(lambda z: jnp.mean(loss(z)))).lower(z).compile(optimised)
+        compiled = jax.jit(jax.value_and_grad(lambda z: jnp.mean(loss(z)))).lower(z).compile()
         return str(compiled.as_text()).count(" exponential(")
 
     assert count(rewritten(jax.nn.softplus)) == 1 < count(jax.nn.softplus)
