@@ -143,7 +143,7 @@ def test_other_processes_say_the_same(tmp_path):
     """Other hash seeds, lines moved, other names, functions in another order."""
     script = textwrap.dedent("""
         import jax, jax.numpy as jnp, numpy as np
-        from ergodrift.signature import code, computation
+        from ergodrift._core.signature import code, computation
         jax.config.update("jax_enable_x64", True)
         table = np.arange(6.0).reshape(3, 2)
         def host(y):

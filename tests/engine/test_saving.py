@@ -131,7 +131,7 @@ def test_threads_that_share_a_checkpoint_are_told_apart(tmp_path, monkeypatch):
 
 HOLDS = """
 import sys, time
-from ergodrift.files import locked
+from ergodrift._core.files import locked
 with locked(sys.argv[1], "checkpoint"):
     print("held", flush=True)
     time.sleep(120)
@@ -197,7 +197,7 @@ def test_writers_of_one_file_at_once_leave_a_whole_one(tmp_path):
 WRITES = """
 import sys, time
 from pathlib import Path
-from ergodrift.files import replacing
+from ergodrift._core.files import replacing
 with replacing(Path(sys.argv[1])) as file:
     file.write(b"half")
     file.flush()
