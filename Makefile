@@ -2,24 +2,42 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce lint test test32 test-slow bench beyond coverage sweeps lock clean
+.PHONY: reproduce quick long lint test tests test32 test-slow cov bench beyond coverage sweeps lock clean
+
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+HERE := tests --ignore tests/adversarial -m "not slow and not ray and not browser and not gpu"
 
 reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
 	$(BIN)/ergodrift reproduce
+
+quick: $(READY) ## lint, and the first case of each short test that needs no cluster and no browser; while you work
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PYTEST) $(HERE) --quick
+
+long: $(READY) ## time the tests of `quick`, and note in tests/long.txt those it leaves out: they take more than a second
+	$(PYTEST) $(HERE) --note-long
+
+# Pyright uses one core, for a minute: it runs beside the tests.
+test: $(READY) ## lint, types, tests and doctests
+	$(MAKE) --no-print-directory -j 2 lint tests
 
 lint: $(READY) ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-test: lint ## and tests and doctests
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+tests: $(READY)
+	$(PYTEST) -m "not slow"
 
 test32: $(READY) ## the tests that do not need 64-bit numbers, without them, as users find JAX
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" --x64=off
+	$(PYTEST) -m "not slow and not browser" --x64=off
 
-test-slow: $(READY) ## what takes long: walks under faults, two machines, the code of the docs
-	$(BIN)/pytest -n 2 --dist worksteal -m slow
+test-slow: $(READY) ## what takes long: rates, walks under faults, killed processes, two machines, the code of the docs
+	$(PYTEST) -m slow
+
+cov: $(READY) ## the tests once more, and which lines of the package they reach; writes coverage.xml
+	$(PYTEST) -m "not slow" --cov=ergodrift --cov-report=term:skip-covered --cov-report=xml
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	-$(BIN)/pip install --quiet -r benchmarks/requirements.lock

@@ -19,9 +19,9 @@ from common import TAU_MIX, best_of, setting, write
 
 import ergodrift as ed
 from ergodrift._core import xla
-from ergodrift.data import source
+from ergodrift.data import tables
 from ergodrift.engine import loop
-from ergodrift.problem import linear, problem
+from ergodrift.problem import links, problem
 
 KERNELS = {"XLA_FLAGS": f"{xla.FLAG}=xla_cpu_small_while_loop_byte_threshold=1024"}  # XLA's own limit
 
@@ -36,12 +36,12 @@ def side_by_side():
 
 
 def not_turned():
-    source._turn = jax.numpy.asarray
+    tables.stored = jax.numpy.asarray
 
 
 def logarithms_of_xla():
     """Users' functions as they are."""
-    problem.rewritten = linear.rewritten = lambda function: function
+    problem.rewritten = links.rewritten = lambda function: function
 
 
 def fair(link=None):

@@ -50,7 +50,7 @@ def main() -> None:
             difference = np.abs(np.asarray(found.result.x) - np.asarray(demo.run().x)).max()
             print(f"restarts: {found.restarts.sum()}; largest difference from ed.run: {difference:.1e}\n")
             quality = ed.metrics.evaluate(found.result, demo.problem, demo.source, demo.reference)
-            curves[found.result.name] = (found.result.samples, ed.metrics.summarise(quality.lagrangian_gap))
+            curves[found.result.name] = (np.asarray(found.result.samples), ed.metrics.summarise(quality.lagrangian_gap))
     plot(demo, found, curves, options.out / "walk.png")
 
 

@@ -8,28 +8,13 @@ import warnings
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Whatever uses the cluster starts Ray, and is marked so."""
-    for item in items:
-        if "cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker("ray")
-
-
 @pytest.fixture(scope="session")
 def cluster():
-    """Ray, on a cluster of this machine alone. What one agent compiles, the others find in a folder."""
+    """Ray, on a cluster of this machine alone."""
     ray = pytest.importorskip("ray", reason="walks over real agents need Ray: pip install 'ergodrift[ray]'")
-    from walks import CACHE
-
     with tempfile.TemporaryDirectory(prefix="rw", dir="/tmp", ignore_cleanup_errors=True) as short:
         # Ray's sockets lie in its folder, and their names must be short.
-        ours = {
-            **CACHE,
-            "JAX_COMPILATION_CACHE_DIR": f"{short}/jax",
-            "RAY_AUTH_MODE": "disabled",
-            "RAY_worker_niceness": "0",
-        }
+        ours = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
         before = {name: os.environ.get(name) for name in ours}
         os.environ |= ours
         with warnings.catch_warnings():

@@ -66,6 +66,7 @@ def test_the_core_imports_jax_numpy_and_scipy_only():
         assert used <= allowed, f"{path.name} imports {used - allowed}"
 
 
+@pytest.mark.slow
 def test_the_wheel_installs_into_an_empty_environment_and_imports(tmp_path):
     """The environment holds the wheel alone; its dependencies are lent by path, since they are large."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]

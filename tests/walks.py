@@ -10,8 +10,6 @@ from ergodrift.distributed.tokens import MOVED, Hub
 from ergodrift.distributed.walk_loop import WalkLoop
 
 AGENTS, DIM = 3, 3
-# What one process compiles, others find, in the folder JAX_COMPILATION_CACHE_DIR.
-CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 GRAPH = np.ones((AGENTS, AGENTS)) - np.eye(AGENTS)
 PROBLEM = ed.Problem(cases.loss, cases.constraints, ed.Ball(1.5))
 DATA = cases.random_data(np.random.default_rng(0), AGENTS, DIM, 1)

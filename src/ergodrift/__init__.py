@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ergodrift import metrics
 from ergodrift._core import interrupt as interrupt  # first: the others take their time
+
+# isort: split
+from ergodrift import metrics
 from ergodrift._core import precision, xla
 from ergodrift.auto import auto
 from ergodrift.data.chain import MarkovChain

@@ -14,7 +14,6 @@ import scipy
 from ergodrift import cli
 from ergodrift.experiments.graphs import GRAPHS, network
 from ergodrift.experiments.network import ALGORITHMS, DemoConfig, local_rounds_study, own_rows
-from walks import CACHE
 
 pytestmark = pytest.mark.x64("the command sets the precision itself: once is enough")
 
@@ -97,11 +96,9 @@ SMALL = ["walk", "--agents", "3", "--samples", "60", "--tokens", "2", "--points"
 
 
 def command(out, *more):
-    """The command in a process of its own, which finds what an earlier one has compiled."""
+    """The command in a process of its own."""
     environment = {
         **os.environ,
-        **CACHE,
-        "JAX_COMPILATION_CACHE_DIR": str(out / "compiled"),
         "JAX_PLATFORMS": "cpu",
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -137,6 +134,7 @@ def test_the_command_walks_judges_and_draws(written):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_finished_walk_is_found_in_its_checkpoint_whatever_the_cluster(written):
     """Without an address a cluster of this machine is started, and stopped at the end."""
     out, _ = written

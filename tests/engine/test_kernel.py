@@ -110,6 +110,7 @@ def test_products_stay_in_range(seeds, rows):
     assert 0.5 ** (rows / layout.chunk) > np.finfo(np.float32).tiny
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU; the tests above interpret the same kernel")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_real_gpu_gives_what_the_cpu_gives(name):

@@ -93,6 +93,7 @@ def test_mlmc_rounds_use_whole_windows():
     np.testing.assert_array_equal(result.x[0, -1], result.x[0, -2])  # levels are used up: the point is held
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_samples():
     code = """
     import resource, sys, numpy as np, jax.numpy as jnp, ergodrift as ed
@@ -233,6 +234,7 @@ np.savez(sys.argv[1], *jax.tree.leaves(result))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     """A process that is really killed, in the middle of its run; the continued run equals an undisturbed one."""
     script = [sys.executable, "-c", KILLED]
@@ -318,6 +320,7 @@ def test_a_checkpoint_with_any_byte_changed_is_refused_or_read_as_it_was(tmp_pat
 LOUD = {"JAX_LOG_COMPILES": "1"}
 
 
+@pytest.mark.slow
 def test_seeds_spread_over_two_devices_give_the_same_numbers_and_compile_once(tmp_path):
     """In a process of its own: how many devices a CPU has is settled before JAX starts."""
     code = """

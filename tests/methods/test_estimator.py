@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cases
 import ergodrift as ed
 from digits import rounded
-from ergodrift.methods.estimator import MultiLevel, SingleSample, draw_level, mean_samples
+from ergodrift.methods.estimator import MultiLevel, Prefetched, SingleSample, draw_level, mean_samples
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "golden.json").read_text())
 
@@ -197,6 +197,7 @@ def test_given_levels_are_prefetched_as_they_are_and_end():
     estimator = MultiLevel.with_cap(16)
     window = estimator.init(blank(), jnp.array([3, 1, 2]))
     ahead = estimator.prefetch(window, jnp.int32(1), 4)
+    assert isinstance(ahead.levels, Prefetched)
     np.testing.assert_array_equal(ahead.levels.drawn, [1, 2, 0, 0, 0])
     for t in (1, 2, 3):
         assert estimator.length(ahead.levels, jnp.int32(t)) == estimator.length(window.levels, jnp.int32(t))

@@ -321,6 +321,7 @@ def test_anybody_may_offer_compact_feedback(law):
     assert lean.within_theory().checked
 
 
+@pytest.mark.slow
 def test_a_round_costs_the_same_however_many_states_there_are():
     """A table that is copied every round would take 200 times as long here; a factor of 20 leaves room for noise."""
     spent = []

@@ -36,6 +36,7 @@ def test_the_graphs_have_fifty_agents_and_the_walks_the_laws_they_should():
     assert degrees["hubs and leaves"] == {1.0, 11.0}
 
 
+@pytest.mark.slow
 def test_a_small_sweep_its_tables_and_its_figure(tmp_path):
     rows = sweep(seeds=2, taus=(1,))
     assert [row["algorithm"] for row in rows] == ["EDPP-t", "PD", "DPP-t", "MDPP", "WDPP", "RDPP"]

@@ -45,7 +45,14 @@ def slope(x, y):
 
 # The relative error of a root mean square over 64 seeds is 1/sqrt(2 * 64) = 9 %; over a factor of 256 in T, with errors
 # at different T strongly correlated, that is at most 0.05 in the slope. The limit is theory's -1/2 plus 0.1.
-@pytest.mark.parametrize("stay", [0.0, 0.7, 0.94], ids=["iid", "tau3", "tau16"])
+@pytest.mark.parametrize(
+    "stay",
+    [
+        pytest.param(0.0, id="iid", marks=pytest.mark.slow),
+        pytest.param(0.7, id="tau3"),
+        pytest.param(0.94, id="tau16", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("algorithm", [ed.edpp, ed.mdpp()], ids=["EDPP", "MDPP"])
 def test_gap_and_infeasibility_shrink_like_the_square_root_of_samples(algorithm, stay):
     gap, over, _ = errors(algorithm, stay)
@@ -53,6 +60,7 @@ def test_gap_and_infeasibility_shrink_like_the_square_root_of_samples(algorithm,
     assert slope(SAMPLES, over) <= -0.4
 
 
+@pytest.mark.slow
 def test_errors_of_edpp_grow_like_the_square_root_of_the_mixing_time():
     found = [errors(ed.edpp, stay) for stay in (0.0, 0.7, 0.94, 0.985)]
     taus = np.array([tau for _, _, tau in found])
@@ -63,6 +71,7 @@ def test_errors_of_edpp_grow_like_the_square_root_of_the_mixing_time():
         assert 0.35 <= fitted <= 0.65
 
 
+@pytest.mark.slow
 def test_fixed_horizon_edpp_meets_the_same_rate():
     gaps, overs = [], []
     horizons = [4_000, 32_000, 256_000]

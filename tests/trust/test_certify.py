@@ -96,6 +96,7 @@ def test_intervals_cover_and_iid_ones_do_not():
     assert "| two states | 10 |" in tables({"intervals": list(rows.values()), "mixing": []})
 
 
+@pytest.mark.slow
 def test_a_study_is_the_same_on_any_number_of_processes(tmp_path):
     wanted = coverage.cells((1,), 20, (50,), (100,), 3)
     assert len(wanted) == 10  # five kinds of data, one length of each study
@@ -119,6 +120,7 @@ def test_a_study_of_nothing_is_refused(option, capsys):
     assert f"{option} must be at least 1, got 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_begins_nothing_more():
     def interrupt(line):
         raise KeyboardInterrupt

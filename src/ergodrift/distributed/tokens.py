@@ -130,7 +130,7 @@ def absorb(spec: WalkSpec, moving: jax.Array, answers: jax.Array) -> tuple[jax.A
     return jax.vmap(one)(moving, answers.reshape(len(moving), -1))
 
 
-def next_block(spec: WalkSpec, tokens: Tokens, hop: Scalar) -> Tokens:
+def next_block(spec: WalkSpec, tokens: Tokens, hop: jax.Array) -> Tokens:
     """The tokens at the start of the block of hops that begins here, with its random bits."""
     carry = jax.vmap(lambda one: loop.next_block(spec.setup, one, hop))(unpack(spec, tokens))
     return pack(spec, _without_prefetch(spec, carry))

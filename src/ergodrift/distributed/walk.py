@@ -36,7 +36,7 @@ from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
-from ergodrift.types import Key, PyTree
+from ergodrift.types import Array, Key, PyTree
 
 
 def walk(
@@ -47,11 +47,11 @@ def walk(
     *,
     x0: PyTree,
     num_samples: int,
-    tokens: ArrayLike = 1,
+    tokens: int | Sequence[int] | Array = 1,
     local_rounds: int = 1,
     kind: str = "metropolis",
     paths: ArrayLike | None = None,
-    record: ArrayLike = 200,
+    record: int | Sequence[int] | Array = 200,
     average: str | tuple[str, int] | None = None,
     combine: str | None = "mean",
     patience: float = 60.0,
@@ -213,7 +213,7 @@ def _functions(problem: Problem, told: list[dict[str, str]]) -> dict[str, object
     return {"loss": code(problem.loss), "constraints": code(problem.constraints)}
 
 
-def _hops_at(record: ArrayLike, num_samples: int, local_rounds: int) -> np.ndarray:
+def _hops_at(record: int | Sequence[int] | Array, num_samples: int, local_rounds: int) -> np.ndarray:
     """The hops to record at."""
     if np.ndim(record) == 0:
         return record_grid(record, num_samples // local_rounds)

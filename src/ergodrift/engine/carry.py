@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 
-from ergodrift.data.source import Stream
+from ergodrift.data.stream import Stream
 from ergodrift.methods.average import Average
 from ergodrift.methods.method import Method
 from ergodrift.problem import Problem

@@ -272,6 +272,6 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     return Result(**found)
 
 
-def _begins(long: Any, short: Any) -> bool:
+def _begins(long: Array, short: Array) -> bool:
     """Whether one array is the beginning of another."""
     return np.array_equal(np.asarray(long)[: len(short)], np.asarray(short))

@@ -10,7 +10,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check, tree
 from ergodrift.geometry import Geometry

@@ -39,7 +39,7 @@ def mean_loss(problem: Problem, law: Law, x: PyTree) -> tuple[jax.Array, PyTree]
     def part(points: PyTree, weights: jax.Array) -> PyTree:
         return jax.value_and_grad(lambda y: weights @ jax.vmap(lambda xi: problem.loss(y, xi))(points))(x)
 
-    return _added(part, law.points, law.weights, x)
+    return _added(part, law.points, jnp.asarray(law.weights), x)
 
 
 @compiled()
@@ -49,7 +49,7 @@ def mean_constraints(problem: Problem, law: Law, x: PyTree) -> tuple[jax.Array, 
     def part(points: PyTree, weights: jax.Array) -> PyTree:
         return value_and_jacobian(lambda y: weights @ jax.vmap(lambda xi: problem.constraints(y, xi))(points), x)
 
-    return _added(part, law.points, law.weights, x)
+    return _added(part, law.points, jnp.asarray(law.weights), x)
 
 
 def curvature(problem: Problem, name: str, points: PyTree, weights: jax.Array, x: PyTree) -> jax.Array:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from ergodrift._core.precision import double
 from ergodrift.data.expectation import check_parts, wide

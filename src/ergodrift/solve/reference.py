@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from ergodrift._core.precision import double
 from ergodrift.data.expectation import check_parts, wide

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check
 from ergodrift._core.compiled import compiled

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from ergodrift._core import check
 

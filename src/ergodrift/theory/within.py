@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from ergodrift._core import tree
 from ergodrift._core.precision import double
