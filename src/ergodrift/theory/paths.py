@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from ergodrift._core import tree
 from ergodrift._core.compiled import compiled
@@ -128,7 +128,7 @@ def pathwise(
         estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.stationary)
         method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
         paths = source.check_paths(paths, len(keys), source.samples_in(paths))
-        levels = level_keys(keys) if levels is None else jnp.broadcast_to(levels, (len(keys), num_rounds))
+        levels = level_keys(keys) if levels is None else jnp.broadcast_to(jnp.asarray(levels), (len(keys), num_rounds))
         grid = jnp.asarray([num_samples] if record is None else record, jnp.int32)
         count = problem.check(x0, wide(source.example))
         stream = tree.cast(source.stream(), jnp.float64)
