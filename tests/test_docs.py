@@ -45,5 +45,9 @@ def test_links_lead_somewhere(page):
 def test_lines_wrap_at_100(page):
     """But for tables, code and links."""
     prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    wide = [line for line in prose.splitlines() if len(line) > 100 and not line.lstrip().startswith("|") and "](" not in line]
+    wide = [
+        line
+        for line in prose.splitlines()
+        if len(line) > 100 and not line.lstrip().startswith("|") and "](" not in line
+    ]
     assert not wide
