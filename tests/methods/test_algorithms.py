@@ -71,7 +71,7 @@ def full(name: str, seed: int) -> ed.Result:
 
 def records(result: ed.Result) -> Any:
     """The fields with leading axes (seeds, records)."""
-    apart = {"name", "seeds", "samples", "solution", "paths", "source"}
+    apart = {"name", "seeds", "samples", "solution", "paths", "setting"}
     return {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name not in apart}  # type: ignore[arg-type]
 
 
