@@ -56,6 +56,13 @@ def forget_compiled_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(autouse=True)
+def precision_as_asked(pytestconfig):
+    """Commands set the precision of their process; a test that calls one leaves it as it was."""
+    yield
+    jax.config.update("jax_enable_x64", pytestconfig.getoption("x64") == "on")
+
+
 def pytest_itemcollected(item):
     """Who asks for a cluster or for a browser is marked."""
     for fixture, marker in [("cluster", "ray"), ("browser", "browser")]:

@@ -41,6 +41,7 @@ LINKS: dict[str, Link] = {"logistic": logistic, "hinge": hinge, "squared": squar
 
 def total_loss(link: Link, xi: Rows, margins: jax.Array) -> jax.Array:
     """sum_i link(m_i) over a state's own rows, of which any derivative may be taken."""
+    margins = jnp.asarray(margins)  # of NumPy's float64, where a user asks the loss itself, in JAX's precision
     if _is_ours(link):
         return jnp.sum(link(margins)) - surplus(link, xi, margins.dtype)
     return jnp.sum(_of_real_rows(link, xi)(margins))

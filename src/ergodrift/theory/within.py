@@ -271,7 +271,8 @@ def _lemmas(
 ) -> list[Entry]:
     result = records.result
     comparator = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float).mean(axis=0), result.solution)
-    comparator = problem.geometry.project(comparator)
+    with double():  # a point of X to float64, however rounded the run was
+        comparator = problem.geometry.project(comparator)
     seen = pathwise(
         algorithm, problem, source, x0=x0, num_samples=int(records.samples[-1]), seeds=[int(s) for s in result.seeds],
         comparator=comparator, record=records.samples, paths=result.paths, levels=levels,
