@@ -39,6 +39,7 @@ FIRST = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     [

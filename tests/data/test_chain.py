@@ -210,6 +210,7 @@ def test_mixing_time_of_a_ring_is_where_the_distance_crosses():
     assert chain.distance(t) <= 0.25 < chain.distance(t - 1)
 
 
+@pytest.mark.slow
 def test_mixing_time_of_a_thousand_states():
     chain = MarkovChain.from_graph(nx.random_regular_graph(4, 1000, seed=1), "lazy")
     t = chain.mixing_time()

@@ -442,6 +442,7 @@ print(np.asarray(result.solution).tobytes().hex())
 """
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_known_again_in_another_process(tmp_path):
     renamed = "\n\n# lines moved\n" + AGAIN.replace("loss", "objective").replace("table", "weights")
     answers = []

@@ -74,6 +74,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(results):
         assert other["algorithms"][name]["curves"] != results["algorithms"][name]["curves"]
 
 
+@pytest.mark.slow
 def test_mdpp_takes_as_many_samples_a_round_as_its_law_says():
     experiment = Experiment.prepare(configure(seeds=8, samples=20_000, points=16))
     rounds = np.array(experiment.run("MDPP")["rounds"])
@@ -175,6 +176,7 @@ def test_the_command_writes_everything(written):
     assert "EDPP-t" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_rerun_keeps_finished_algorithms_and_gives_the_same_results(written):
     out, _, command = written
     before = json.loads((out / "results.json").read_text())

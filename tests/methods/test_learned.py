@@ -64,6 +64,7 @@ def test_weights_and_their_ratio_never_decrease(beta):
     assert float(weights.tau_mix[-1]) < float(jnp.max(weights.tau_mix)) / 1.5  # though the estimate itself falls
 
 
+@pytest.mark.slow
 def test_a_run_reports_its_estimate_and_comes_near_the_one_told_the_truth():
     chain = ed.MarkovChain([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01], [0.01, 0.01, 0.98]])
     data = {"c": np.array([[2.0, 1.0], [0.0, 3.0], [1.0, -1.0]]), "e": np.array([0.5, -0.25, -0.25])}

@@ -157,6 +157,7 @@ def test_float32_sums_do_not_drift():
     assert narrow.lagrangian_gap[0, -1] < 1e-6
 
 
+@pytest.mark.slow
 def test_it_leaves_edpp_far_behind_and_needs_no_mixing_time():
     chain = ed.MarkovChain(0.985 * np.eye(3) + 0.005)
     data = feasible(5, 3)
@@ -228,7 +229,9 @@ def linear(link: str, sparse: bool, states: int = 6, rows: int = 2, dimension: i
 
 
 @pytest.mark.parametrize("law", LINEAR_LAWS)
-@pytest.mark.parametrize(("link", "sparse"), [("logistic", False), ("squared", True)])
+@pytest.mark.parametrize(
+    ("link", "sparse"), [("logistic", False), pytest.param("squared", True, marks=pytest.mark.slow)]
+)
 def test_a_number_per_row_remembers_as_much_as_whole_planes(link, sparse, law):
     """The same functions as a plain `Problem`, of which nothing is known, keep planes: equal to rounding."""
     model, source = linear(link, sparse)

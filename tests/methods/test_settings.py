@@ -16,6 +16,7 @@ def growth(values):
     return np.polyfit(np.log(HORIZONS), np.log(np.maximum(np.abs(values), 1e-12)), 1)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ed.edpp(16.0), ed.adpp(), ed.dpp()], ids=lambda a: a.name)
 def test_switching_losses_with_markovian_constraints(algorithm):
     """Online convex optimisation with ergodic constraints (section 2.2).
@@ -89,6 +90,7 @@ def test_adpp_benchmark_of_a_run_is_feasible_for_every_sample():
         np.testing.assert_allclose(mean[seed].x, [0.28], atol=1e-7)  # 4 (x - 0.1) + x - 1 <= 0
 
 
+@pytest.mark.slow
 def test_slow_data_break_plain_descent_on_the_loss_alone():
     """Stochastic optimisation on one slow chain (section 2.3): the unconstrained optimum is far outside.
 

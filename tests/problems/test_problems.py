@@ -130,6 +130,7 @@ def test_the_clusters_as_published_leave_the_constraint_inactive():
     assert reference.multipliers.max() == 0
 
 
+@pytest.mark.slow
 def test_training_on_a_slow_chain_meets_the_fairness_constraint():
     problem, data, bounds = fairness(*synthetic(0, points=100))
     chain = ed.MarkovChain(np.full((3, 3), 0.01) + 0.97 * np.eye(3))

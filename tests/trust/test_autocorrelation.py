@@ -104,6 +104,7 @@ def test_the_slower_of_two_poles_is_found(poles, n):
     assert fit.frequency == pytest.approx(np.abs(np.angle(poles[0])), abs=0.02)
 
 
+@pytest.mark.slow
 def test_relaxation_times_are_covered_on_series_of_many_kinds():
     """A short version of the study of docs/trust.md. One Lorentzian covers 0 % of most of these."""
     wanted = [
