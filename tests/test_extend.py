@@ -221,6 +221,43 @@ def test_weights_that_decrease_have_no_theorem():
     assert checked.left_out == (("theorems 1 to 3", "they ask for V_t, alpha_t and alpha_t / V_t that never decrease"),)
 
 
+def test_what_does_not_fit_is_named():
+    class Silent(ed.Schedule):
+        def weights(self, state, t, sizes):
+            return state, {"penalty": t}
+
+    class Short(ed.DriftPlusPenalty):
+        def update(self, x, queue, feedback, weights):
+            return x[0], queue
+
+    class States(ed.SingleSample):
+        needs_state = True
+
+    with pytest.raises(TypeError, match=r"DriftPlusPenalty reads penalty, proximity .* Silent.weights\(\.\.\.\)"):
+        ed.run(ed.Algorithm("silent", ed.DriftPlusPenalty, Silent()), PROBLEM, SOURCE, **OPTIONS)
+    with pytest.raises(ValueError, match=r"Short\.update returns x and queue of shapes"):
+        ed.run(ed.Algorithm("short", Short, ed.dpp().schedule), PROBLEM, SOURCE, **OPTIONS)
+    with pytest.raises(ValueError, match="States asks which state a sample came from"):
+        ed.run(
+            ed.Algorithm("s", ed.DriftPlusPenalty, ed.dpp().schedule, States()), PROBLEM, ed.SeriesSource(DATA), x0=X0
+        )
+    with pytest.raises(TypeError, match="rule must be a Method class"):
+        ed.Algorithm("rule", 3, ed.dpp().schedule)
+
+
+def test_an_unbounded_domain_is_refused():
+    class Orthant(ed.Geometry):
+        def project(self, x):
+            return jnp.maximum(x, 0)
+
+    problem = ed.Problem(loss, constraints, Orthant())
+    assert np.isinf(problem.geometry.diameter(X0))
+    with pytest.raises(ValueError, match="not bounded"):
+        ed.solve_reference(problem, SOURCE, X0)
+    with pytest.raises(ValueError, match="must be bounded"):
+        ed.Region.box(X0, 0.0, np.inf)
+
+
 def test_a_mini_batch_is_the_mean_of_its_samples():
     """Rounds of four samples at one point: three of them move x as three steps on means would."""
     method = cautious(size=4).bind(PROBLEM)

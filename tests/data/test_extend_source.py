@@ -179,7 +179,40 @@ def test_states_that_are_not_told_apart_are_not_remembered():
         ran(algorithm=ed.rdpp())
 
 
+def test_what_a_source_keeps_does_not_change_once_it_has_given_samples():
+    queue = Queue()
+    queue.arrival = 0.3
+    queue.paths(1, 3)
+    with pytest.raises(AttributeError, match=r"Queue has given samples already: arrival cannot change; make a new"):
+        queue.arrival = 0.5
+
+
+def test_states_are_not_cut_to_whole_numbers_and_samples_come_in_pairs():
+    class Cut(ed.Source):
+        def init(self, key):
+            return jnp.int32(0)
+
+        def sample(self, key, state):
+            return state.astype(float) + 0.5, state
+
+    class Lone(ed.Source):
+        sample: Any = lambda self, key, state: jnp.ones(3)
+
+    with pytest.raises(TypeError, match=r"turns a state of type int32 into float.*let init\(key\) return floating"):
+        Cut().paths(1, 3)
+    with pytest.raises(TypeError, match=r"must return a pair \(state, xi\)"):
+        Lone().paths(1, 3)
+
+
 # What is judged under the stationary law
+
+
+def test_a_reference_says_what_a_simulated_law_leaves_open():
+    note = ed.solve_reference(PROBLEM, QUEUE).note
+    assert "16,384 simulated samples: the loss has standard error" in note
+    assert not ed.solve_reference(PROBLEM, TABLE).note
+    exact, found = (ed.solve_reference(PROBLEM, source).value for source in (TABLE, QUEUE))
+    assert abs(found - exact) < 4.5 * float(note.rsplit(" ", 1)[1])
 
 
 def test_expectations_are_those_of_a_long_simulated_path():

@@ -76,7 +76,15 @@ class Source:
 
     def stream(self) -> Stream:
         """The device side."""
+        self.__dict__["_in_use"] = True
         return Simulated(self.init, self.sample)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if self.__dict__.get("_in_use"):  # its numbers are constants of what is compiled: a change would go unseen
+            raise AttributeError(
+                f"{type(self).__name__} has given samples already: {name} cannot change; make a new source"
+            )
+        super().__setattr__(name, value)
 
     def sampler(self) -> Sampler:
         """What draws the entries of paths."""
@@ -109,7 +117,10 @@ class Source:
 
     @property
     def stationary(self) -> np.ndarray | None:
-        """The stationary law of states that come back and that an entry is the number of; None where there are none."""
+        """The stationary law of states that come back; None where there are none.
+
+        It goes with `table`: an entry of a path is then the number of a state.
+        """
         return None
 
     @property
@@ -148,6 +159,11 @@ class Source:
     def loss_law(self) -> Law:
         """The stationary law under which the loss is averaged."""
         return self._simulated_law
+
+    @property
+    def law_is_simulated(self) -> bool:
+        """Whether expectations are those of a simulated path, and so known to its standard error only."""
+        return type(self).loss_law is Source.loss_law
 
     @property
     def constraint_law(self) -> Law:

@@ -74,9 +74,10 @@ class Simulated:
         key, state = carry
 
         def one(state: PyTree, key: Key) -> tuple[PyTree, PyTree]:
-            after, xi = self.sample(key, state)
-            after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
-            return after, jax.tree.map(jnp.asarray, xi)
+            found = self.sample(key, state)
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise TypeError(f"sample(key, state) must return a pair (state, xi), got {type(found).__name__}")
+            return jax.tree.map(_like, found[0], state), jax.tree.map(jnp.asarray, found[1])
 
         keys = split(jax.random.fold_in(key, number), BLOCK)
         with jax.threefry_partitionable(True):
@@ -85,6 +86,16 @@ class Simulated:
 
     def xi(self, entry: PyTree) -> PyTree:
         return entry
+
+
+def _like(new: jax.Array, old: jax.Array) -> jax.Array:
+    """A state in the precision of the one before."""
+    if jnp.issubdtype(jnp.result_type(new), jnp.floating) and not jnp.issubdtype(old.dtype, jnp.floating):
+        raise TypeError(
+            f"sample(key, state) turns a state of type {old.dtype} into {jnp.result_type(new)}, which would be cut to "
+            "whole numbers; let init(key) return floating-point numbers, such as jnp.zeros(())"
+        )
+    return jnp.asarray(new, old.dtype)
 
 
 class Paired(NamedTuple):

@@ -47,6 +47,10 @@ class Zip(Source):
     def starts_stationary(self) -> bool:
         return all(part.starts_stationary for part in self.parts)
 
+    @property
+    def law_is_simulated(self) -> bool:
+        return any(part.law_is_simulated for part in self.parts)
+
     def mixing_time(self, eps: float = 0.25) -> int | None:
         times = [time for part in self.parts if (time := part.mixing_time(eps)) is not None]
         return max(times) if len(times) == 2 else None

@@ -89,10 +89,10 @@ def zero_sums(spec: WalkSpec) -> Sums:
 def without_prefetch(state: State) -> State:
     """The state without what its estimator drew beforehand, which whoever goes on draws again from the same origin."""
 
-    def is_stock(node: object) -> bool:
+    def is_prefetched(node: object) -> bool:
         return isinstance(node, Prefetched)
 
-    return jax.tree.map(lambda node: node.origin if is_stock(node) else node, state, is_leaf=is_stock)
+    return jax.tree.map(lambda node: node.origin if is_prefetched(node) else node, state, is_leaf=is_prefetched)
 
 
 def pack(numbers: PyTree) -> jax.Array:

@@ -107,6 +107,11 @@ def run(
     given = None if levels is None else _levels(levels, len(keys))
     num_rounds = None if given is None else given.shape[1]
     estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.stationary, problem.compact(source.example))
+    if estimator.needs_state and source.stationary is None:
+        raise ValueError(
+            f"{type(estimator).__name__} asks which state a sample came from, but {type(source).__name__} has none "
+            "that come back and are told apart; use a MarkovSource or an IIDSource"
+        )
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
     stops = np.union1d(grid, [num_samples])  # the solution is taken at the end, whether or not that is recorded
     stream, starts = tree.cast(source.stream(), tree.dtype(x0)), path_keys(keys)

@@ -128,7 +128,7 @@ def _diagonal(geometry: Geometry, x: PyTree) -> jax.Array:
 
         return jnp.linalg.norm(jax.lax.map(width, jnp.arange(count)))
 
-    length = 1 + jnp.linalg.norm(centre)
+    before = length = 1 + jnp.linalg.norm(centre)
     for _ in range(3):
-        length = seen_from(FAR * length)
-    return LOOSE * length
+        before, length = length, seen_from(FAR * length)
+    return jnp.where(length < FAR / 2 * before, LOOSE * length, jnp.inf)  # it goes as far as one looks

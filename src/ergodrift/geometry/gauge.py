@@ -25,6 +25,9 @@ def by_projection(project: Callable[[np.ndarray], np.ndarray], size: int, reach:
         reach: at least the largest Euclidean norm in X.
     """
 
+    if not np.isfinite(reach):
+        raise ValueError("the domain is not bounded: its projection goes as far as one looks; X must be compact")
+
     def nearest(x: np.ndarray) -> np.ndarray:
         return np.asarray(project(x), dtype=float)
 

@@ -72,6 +72,8 @@ class Region(NamedTuple):
             where: y -> convex functions, (k,), twice differentiable by JAX; of the box, the part where none exceeds 0.
         """
         low, high = (_flat(bound, x) for bound in (lower, upper))
+        if not np.isfinite([low, high]).all():
+            raise ValueError(f"a region must be bounded, got lower={lower} and upper={upper}")
         half = high / 2 - low / 2
         return cls._plain(x, -1.0, 1.0, where)._replace(offset=low + half, lift=np.diag(half))
 

@@ -50,6 +50,8 @@ class Algorithm:
         for name, value, kind in [("schedule", self.schedule, Schedule), ("estimator", self.estimator, Estimator)]:
             if not isinstance(value, kind):
                 raise TypeError(f"{name} must be an instance of a subclass of {kind.__name__}, got {value!r}")
+        if not callable(self.rule):
+            raise TypeError(f"rule must be a Method class such as DriftPlusPenalty, not an instance: got {self.rule!r}")
 
     def bind(self, problem: Problem) -> Method:
         """The method on this problem's domain, with `init` and `step`.

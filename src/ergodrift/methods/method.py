@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,8 @@ class Method(tree.Module, abc.ABC):
     geometry: Geometry
     schedule: Schedule
     estimator: Estimator
+
+    reads: ClassVar[tuple[str, ...]] = ()  # of the weights of a round
 
     def init(self, x0: PyTree, num_constraints: int, levels: Key | Array | None = None) -> State:
         """The state before the first sample: x_1 = x0 and Q_1 = 0.
@@ -67,7 +70,16 @@ class Method(tree.Module, abc.ABC):
         if isinstance(self.schedule, FeedbackSchedule):
             schedule = self.schedule.absorb(schedule, state.t + 1, round_feedback)
         schedule, weights = self.schedule.weights(schedule, state.t + 1, sizes)
+        if missing := [name for name in self.reads if not hasattr(weights, name)]:
+            raise TypeError(
+                f"{type(self).__name__} reads {', '.join(self.reads)} of a round's weights, but what "
+                f"{type(self.schedule).__name__}.weights(...) returns, (state, {type(weights).__name__}), has no "
+                f"{missing[0]}"
+            )
         x, queue = self.update(state.x, state.queue, round_feedback, weights)
+        moved, stayed = (jax.tree.map(jnp.shape, pair) for pair in ((x, queue), (state.x, state.queue)))
+        if moved != stayed:
+            raise ValueError(f"{type(self).__name__}.update returns x and queue of shapes {moved}, not {stayed}")
         done = State(state.t + 1, x, queue, schedule, None)
         kept = tree.select(complete, done, state._replace(window=None))
         return kept._replace(window=window), Info(jnp.asarray(complete), weights, sizes, round_feedback)
@@ -103,6 +115,8 @@ class DriftPlusPenalty(Method):
     Q_{t+1,i} = [Q_ti + g_ti(x_t) + dg_ti(x_t) . (x_{t+1} - x_t)]_+
     """
 
+    reads = ("penalty", "proximity")
+
     def update(self, x: PyTree, queue: jax.Array, feedback: Feedback, weights: PyTree) -> tuple[PyTree, jax.Array]:
         drift = tree.pullback(queue, feedback.constraint_jac)
         direction = jax.tree.map(lambda grad, pull: weights.penalty * grad + pull, feedback.loss_grad, drift)
@@ -122,6 +136,8 @@ class PrimalDual(Method, static=("aggregate",)):
 
     With aggregate = "max" there is one multiplier, on max_i g_ti.
     """
+
+    reads = ("primal", "dual", "damping")
 
     aggregate: str = "vector"
 

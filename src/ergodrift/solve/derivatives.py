@@ -27,6 +27,12 @@ def all_constraints(problem: Problem, points: PyTree, x: PyTree) -> jax.Array:
 
 
 @compiled()
+def all_losses(problem: Problem, points: PyTree, x: PyTree) -> jax.Array:
+    """f(x, xi) at every one of some points, (points,)."""
+    return jax.lax.map(lambda xi: problem.loss(x, xi), points, batch_size=BATCH)
+
+
+@compiled()
 def each_constraint(problem: Problem, points: PyTree, x: PyTree) -> tuple[jax.Array, PyTree]:
     """The same in one row, and its Jacobian."""
     return value_and_jacobian(lambda y: all_constraints(problem, points, y).ravel(), x)

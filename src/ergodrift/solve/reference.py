@@ -28,8 +28,9 @@ from ergodrift.solve.convex import (
     minimum,
     smallest_multipliers,
 )
-from ergodrift.solve.derivatives import all_constraints, mean_loss
+from ergodrift.solve.derivatives import all_constraints, all_losses, mean_loss
 from ergodrift.solve.program import Averaged, Constraints, Each, ScaledProgram
+from ergodrift.trust.intervals import batch_errors
 from ergodrift.types import PyTree
 
 FEASIBLE = 1e-8  # the largest violation a reference may have, in units of the constraints' gradients
@@ -51,7 +52,7 @@ class Reference(NamedTuple):
             in units of their gradients over the domain. At a kink it is the gap, in these units, that stands for the
             first: the multipliers are then those of the cuts that prove it.
         gap: no feasible point has a loss below value - gap. It follows from convexity alone, whatever found x.
-        note: what is to be known about the multipliers; empty where there is nothing.
+        note: what is to be known about the multipliers, or about a law that is simulated; empty where there is nothing.
     """
 
     x: PyTree
@@ -113,7 +114,15 @@ def solve_reference(
         program = ScaledProgram(problem, point, loss_law, warm=x0 is not None)
         if per_sample:
             return _solve_per_sample(program, constraint_law)
-        return _solved(program, Averaged(problem, constraint_law))
+        found = _solved(program, Averaged(problem, constraint_law))
+        if source.law_is_simulated:
+            values = np.asarray(all_losses(problem, loss_law.points, found.x))
+            error = float(batch_errors(values[:, None], overlap=False)[0][0])
+            told = (
+                f"expectations are those of {len(values):,} simulated samples: the loss has standard error {error:.2g}"
+            )
+            found = found._replace(note="; ".join(filter(None, [found.note, told])))
+        return found
 
 
 def _solve_per_sample(program: ScaledProgram, law: Law) -> Reference:

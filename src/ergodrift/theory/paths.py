@@ -192,7 +192,9 @@ def _hold(method: Method, before: State, after: State, info: Info, x: PyTree, ra
     force = V * sizes.loss_grad + Q @ sizes.constraint_jac
     moving = alpha > 0
     length = force / (2 * jnp.where(moving, alpha, 1))  # while S_t = 0 in appendix C, F_t and G_t are 0 too
-    step = _relative([geometry.norm(moved)], [length])
+    # x_{t+1} - x_t is known to the rounding of x alone.
+    rounding = 4 * jnp.finfo(float).eps * geometry.norm(before.x)
+    step = _relative([jnp.maximum(geometry.norm(moved) - rounding, 0)], [length])
 
     parts = jnp.stack([reach, 2 * V * radius * sizes.loss_grad,
                        2 * Q @ (feedback.constraints + tree.pushforward(feedback.constraint_jac, away))])  # fmt: skip

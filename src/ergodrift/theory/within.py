@@ -135,7 +135,8 @@ class TheoryCheck:
             at = int(np.argmax(entry.value / np.maximum(entry.bound, np.finfo(float).tiny)))
             mark = "    " if entry.holds else "  X "
             where = "" if entry.holds else f"  at {self.samples[at]} samples"
-            numbers = f"{entry.value[at]:11.4g}{entry.bound[at]:11.4g}{entry.share:9.2%}"
+            share = f"{entry.share:9.2%}" if entry.share > -9.99 else "  < -999%"
+            numbers = f"{entry.value[at]:11.4g}{entry.bound[at]:11.4g}{share}"
             lines.append(f"{mark}{entry.quantity:24}{entry.statement:26}{entry.kind:13}{numbers}{where}")
         lines += [f"    not checked: {what}: {why}" for what, why in self.left_out]
         return "\n".join(lines)

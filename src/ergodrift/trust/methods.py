@@ -106,7 +106,7 @@ class CertificateMethod(tree.Module, abc.ABC):
             part = path.constraints[:, moving]
             known = path.known(low, high).of(moving)
             if self.every_n:
-                found = self.intervals(part, delta, known)
+                found = _ends(self, self.intervals(part, delta, known), part.shape[1])
             else:
                 found = self._as_n_grows("constraints along the path", part, delta, known)
                 for column, (reason, wanted) in zip(np.flatnonzero(moving), unseen(part, *found), strict=True):
@@ -162,8 +162,21 @@ class CertificateMethod(tree.Module, abc.ABC):
                 f"path too short to certify anything: {len(part)} samples {why} ({name}); "
                 f"take at least {int(200 * tau):,}"
             )
-        low[moving], high[moving] = self.intervals(part, delta, known.of(moving))
+        low[moving], high[moving] = _ends(self, self.intervals(part, delta, known.of(moving)), part.shape[1])
         return low, high
+
+
+def _ends(method: CertificateMethod, found: Ranges, count: int) -> Ranges:
+    """What `intervals` returned, checked: anybody may write one."""
+    name = f"{type(method).__name__}.intervals(...)"
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError(f"{name} must return a pair (lower, upper), got {type(found).__name__}")
+    low, high = (np.asarray(end, dtype=float) for end in found)
+    if low.shape != (count,) or high.shape != (count,):
+        raise ValueError(f"{name} must return ends of shape ({count},), got {low.shape} and {high.shape}")
+    if not (low <= high).all():
+        raise ValueError(f"{name} must return lower ends that are at most the upper ones, got {low} and {high}")
+    return low, high
 
 
 class Batch(CertificateMethod):

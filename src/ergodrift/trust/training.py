@@ -33,7 +33,7 @@ def refuse_other(solved: Problem, given: object) -> None:
 
 def draws(source: Source) -> bool:
     """Whether samples are drawn with a seed, all or a part of them."""
-    return any(part.length is None for part in source.parts)
+    return any(part.recorded is None or part.length is None for part in source.parts)
 
 
 def refuse_training(trained: Source, given: Source, seen: int | None = None, *, again: bool = False) -> None:
@@ -45,7 +45,7 @@ def refuse_training(trained: Source, given: Source, seen: int | None = None, *, 
         seen: how many samples of a series the run took, from its start; all unless given.
         again: `given` is the run's own source, taken for want of another.
     """
-    same = (again or given is trained) and given.length is not None
+    same = (again or given is trained) and not draws(given)
     if same or any(_shared(old, new, seen) for old in _parts(trained) for new in _parts(given)):
         raise ValueError(
             "these are the samples that the point was fitted on, or some of them; a certificate needs samples of their "
