@@ -19,7 +19,7 @@ import numpy as np
 from ergodrift._core import markdown
 from ergodrift._core.files import write_whole
 from ergodrift.trust import intervals
-from ergodrift.trust.sequence import Learned
+from ergodrift.trust.sequence import LearnedSequence
 from studies import sweep_diagnose
 from studies.series import HIDDEN, SKEWED, WATCHED, Series
 
@@ -45,7 +45,7 @@ def watched(kind: Series, n: int, tuned_for: int, looks: int, repetitions: int, 
     low, high, first, means = [], [], [], []
     below, above, clash = [], [], []
     for values in paths(kind, n, repetitions, seed):
-        sequence = Learned(DELTA, values.shape[1], tuned_for)
+        sequence = LearnedSequence(DELTA, values.shape[1], tuned_for)
         under = np.zeros(values.shape[1], bool)
         over, begun = under.copy(), np.full(values.shape[1], np.inf)
         for part in np.array_split(values, looks):

@@ -91,6 +91,7 @@ def test_arrays_of_all_sorts_are_constants(make):
 ALGORITHMS = [ed.edpp(2.0), ed.dpp(), ed.mdpp(), ed.adpp(), ed.rdpp(), ed.wdpp(), ed.pd(70, 9.0, 9.0), ed.pd2(9.0)]
 
 
+@pytest.mark.slow  # all tests run without promotions, each in its own precision; here in both
 @pytest.mark.parametrize("wide", [False, True], ids=["x64 off", "x64 on"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 def test_runs_need_no_promotions(algorithm, wide):

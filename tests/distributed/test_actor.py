@@ -32,9 +32,11 @@ def prepared(agent, problem, number=0, local_rounds=1, batch=1):
     before = jax.config.read(flag)
     actor = AgentActor(cloudpickle.dumps(agent), number)
     jax.config.update(flag, before)
-    setup: Any = RunSpec(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
-    setup = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)  # as `walk` sends it
-    actor.prepare(WALK, cloudpickle.dumps(wire.on_host(WalkSpec(setup, ZERO, 1, local_rounds, batch, True))))
+    run_spec: Any = RunSpec(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
+    run_spec = run_spec._replace(
+        stream=None, method=run_spec.method if local_rounds > 1 else None
+    )  # as `walk` sends it
+    actor.prepare(WALK, cloudpickle.dumps(wire.on_host(WalkSpec(run_spec, ZERO, 1, local_rounds, batch, True))))
     return actor
 
 

@@ -43,7 +43,7 @@ def test_answers_are_in_the_precision_of_the_walk():
     """The bits of a narrower number would be read as another one, next to 0."""
     narrow = Feedback(jnp.float32(0.5), jnp.full(DIM, 0.25, jnp.float32), jnp.ones(1), jnp.full((1, DIM), 3))
     problem = types.SimpleNamespace(feedback=lambda x, xi: narrow)
-    spec = types.SimpleNamespace(setup=types.SimpleNamespace(problem=problem), x0=ZERO, num_constraints=1)
+    spec = types.SimpleNamespace(run_spec=types.SimpleNamespace(problem=problem), x0=ZERO, num_constraints=1)
     words = feedback_answer(None, cast(Any, spec), None, wire.pack(jnp.asarray(ZERO)))
     assert np.asarray(words).view(float).tolist() == [0.5, *[0.25] * DIM, 1.0, *[3.0] * DIM]
 

@@ -70,6 +70,7 @@ def test_side_by_side_is_one_after_the_other(as_on_gpu, monkeypatch):
     agree(beside, ed.run(ed.mdpp(), PROBLEM, SOURCE, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize("layout", [kernel.Layout(4, 1), kernel.Layout(2, 1), kernel.Layout(1, 8)], ids=str)
 def test_every_layout_gives_the_same(layout, as_on_gpu, monkeypatch):

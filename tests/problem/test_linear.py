@@ -219,6 +219,7 @@ def test_a_link_may_be_infinite_at_0(link, offsets, sparse, kind):
         np.testing.assert_allclose(fused.compact.numbers[-1], tangent, rtol=small, atol=small)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_link_that_is_infinite_at_0_finds_the_reference():
     """Log-optimal portfolios: maximise E[log(returns . x)] on a simplex; states differ in their number of days."""
     returns = [1 + 0.3 * RNG.normal(size=(n, 3)).clip(-2, 2) for n in COUNTS]

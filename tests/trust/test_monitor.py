@@ -11,7 +11,7 @@ import ergodrift as ed
 from cases import ar1
 from ergodrift.trust import intervals
 from ergodrift.trust.blocks import Blocks
-from ergodrift.trust.sequence import FEW_EVENTS, ONE_VALUE, Known, Learned
+from ergodrift.trust.sequence import FEW_EVENTS, ONE_VALUE, KnownSequence, LearnedSequence
 from ergodrift.trust.skewness import stretch
 from studies import series, sweeps
 
@@ -50,7 +50,7 @@ def test_blocks_have_the_moments_of_their_means():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Learned(0.05, 3, 1000), lambda: Known(0.05, 3.2, np.zeros(3), np.ones(3), 1000)]
+    "make", [lambda: LearnedSequence(0.05, 3, 1000), lambda: KnownSequence(0.05, 3.2, np.zeros(3), np.ones(3), 1000)]
 )
 def test_the_cut_into_calls_changes_no_bit(make):
     y = (ar1(0.7, 5000, columns=3) > 0.3) * 0.7 + 0.1
@@ -71,7 +71,7 @@ def test_the_cut_into_calls_changes_no_bit(make):
 
 
 def test_memory_does_not_grow():
-    small, large = Learned(0.05, 2, 1000), Learned(0.05, 2, 1000)
+    small, large = LearnedSequence(0.05, 2, 1000), LearnedSequence(0.05, 2, 1000)
     small.add(ar1(0.5, 10, columns=2))
     large.add(ar1(0.5, 100_000, columns=2))
     size = [sum(value.nbytes for value in part.state().values()) for part in (small, large)]
@@ -80,11 +80,11 @@ def test_memory_does_not_grow():
 
 def test_a_look_is_students_t_over_blocks():
     """Normal values: shares of delta sum to 1, and every look by itself misses as often as it may."""
-    sequence = Learned(0.05, 1, 300)
+    sequence = LearnedSequence(0.05, 1, 300)
     assert sequence.shares.sum() == pytest.approx(1)
     assert sequence.looks[:3].tolist() == [512, 768, 1024]
     y = np.random.default_rng(0).normal(size=(512, 4000))
-    alone = Learned(0.5, 4000, 512)
+    alone = LearnedSequence(0.5, 4000, 512)
     alone.add(y)
     low, high = alone.ends()
     given = np.isfinite(high)
@@ -129,7 +129,7 @@ def test_a_constant_beginning_gives_no_ends(quiet):
 
 
 def test_what_was_not_seen_enough_is_said_with_how_much_more_it_takes():
-    still = Learned(0.05, 2, 10_000)
+    still = LearnedSequence(0.05, 2, 10_000)
     y = np.random.default_rng(1).uniform(size=(1024, 2)) < [0.0, 0.006]
     still.add(y.astype(float))
     assert still.reason.tolist() == [ONE_VALUE, FEW_EVENTS]

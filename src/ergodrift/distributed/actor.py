@@ -84,7 +84,7 @@ class AgentActor:
         spec: WalkSpec = deserialize(sent)
         jax.config.update("jax_enable_x64", spec.x64)
         xi = self._data(tree.dtype(spec.x0), spec.x64)
-        spec = dataclasses.replace(spec, num_constraints=spec.setup.problem.check(spec.x0, xi))
+        spec = dataclasses.replace(spec, num_constraints=spec.run_spec.problem.check(spec.x0, xi))
         one, own = (feedback_answer, xi) if spec.local_rounds == 1 else (token_answer, (xi, np.int32(self.number)))
         leaves, structure = jax.tree.flatten(own)
         question = wire.question_shape(spec)
@@ -98,7 +98,7 @@ class AgentActor:
         function = functools.partial(jax.jit(functools.partial(answers, spec)), leaves)
         secret = self.secret and self.secret.of(*self._purpose(answers, spec, leaves, question, sent))
         # What functions compute depends on the shapes of the data, which are the agent's own business if it has any.
-        known = {} if self.agent.privacy else functions(spec.setup.problem, spec.x0, xi)
+        known = {} if self.agent.privacy else functions(spec.run_spec.problem, spec.x0, xi)
         prepared = PreparedWalk(spec, question, function, secret, known)
         prepared.answers(np.tile(np.asarray(wire.first_question(spec)), spec.batch))
         return prepared
@@ -174,7 +174,7 @@ def feedback_answer(
 ) -> jax.Array:
     """The answer to one question where the hub makes the rounds: x in, feedback out."""
     x = wire.unpack(words, spec.x0)
-    answer = private_feedback(privacy, spec.setup.problem, xi, x, _key(seed))
+    answer = private_feedback(privacy, spec.run_spec.problem, xi, x, _key(seed))
     kinds = zero_feedback(spec.x0, spec.num_constraints)
     return wire.pack(jax.tree.map(lambda part, kind: part.astype(kind.dtype), answer[:4], kinds[:4]))
 
@@ -187,16 +187,16 @@ def token_answer(
     seed: Array | None = None,
 ) -> jax.Array:
     """The answer to one question where the agent makes the rounds: a token in, the same token after its rounds out."""
-    setup, key, (xi, number) = spec.setup, _key(seed), own
+    run_spec, key, (xi, number) = spec.run_spec, _key(seed), own
     token: Token = wire.unpack(words, wire.token_shapes(spec))
-    prefetch = setup.method.estimator.prefetch
+    prefetch = run_spec.method.estimator.prefetch
     state = token.state._replace(window=prefetch(token.state.window, token.state.t, spec.local_rounds))
 
     def once(turn: jax.Array, so_far: tuple[Visit, jax.Array]) -> tuple[Visit, jax.Array]:
         visit, good = so_far
         own = None if key is None else jax.random.fold_in(key, turn)
-        answer = private_feedback(privacy, setup.problem, xi, visit.state.x, own)
-        new = loop.absorb(setup, visit, answer._replace(state=number))
+        answer = private_feedback(privacy, run_spec.problem, xi, visit.state.x, own)
+        new = loop.absorb(run_spec, visit, answer._replace(state=number))
         return new, good & (loop.finite(answer[:4]) | ~loop.finite(visit.state.x))
 
     visit = Visit(state, token.weights, wire.zero_sums(spec))

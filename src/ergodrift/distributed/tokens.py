@@ -132,18 +132,18 @@ def absorb(spec: WalkSpec, moving: jax.Array, answers: jax.Array) -> tuple[jax.A
 
 def next_block(spec: WalkSpec, tokens: Tokens, hop: jax.Array) -> Tokens:
     """The tokens at the start of the block of hops that begins here, with its random bits."""
-    carry = jax.vmap(lambda one: loop.next_block(spec.setup, one, hop))(unpack(spec, tokens))
+    carry = jax.vmap(lambda one: loop.next_block(spec.run_spec, one, hop))(unpack(spec, tokens))
     return pack(spec, _without_prefetch(spec, carry))
 
 
 def observe(spec: WalkSpec, tokens: Tokens, taken: jax.Array) -> loop.Record:
     """The records of tokens that have taken so many samples."""
     carry = unpack(spec, tokens)
-    return jax.vmap(lambda one, taken: loop.observe(spec.setup, one, taken))(carry, taken)
+    return jax.vmap(lambda one, taken: loop.observe(spec.run_spec, one, taken))(carry, taken)
 
 
 def _first(spec: WalkSpec, starts: Key, levels: Key) -> loop.Carry:
-    return _without_prefetch(spec, loop.start(spec.setup, spec.x0, spec.num_constraints, starts, levels))
+    return _without_prefetch(spec, loop.start(spec.run_spec, spec.x0, spec.num_constraints, starts, levels))
 
 
 def _moving(spec: WalkSpec) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _answer(spec: WalkSpec) -> tuple[PyTree, ...]:
 
 
 def _absorb_feedback(spec: WalkSpec, carry: loop.Carry, answer: tuple[PyTree, ...], agent: jax.Array) -> loop.Carry:
-    return loop.absorb(spec.setup, carry, Feedback(*answer, state=agent))
+    return loop.absorb(spec.run_spec, carry, Feedback(*answer, state=agent))
 
 
 def _absorb_visit(spec: WalkSpec, carry: loop.Carry, answer: tuple[PyTree, ...], agent: jax.Array) -> loop.Carry:

@@ -137,7 +137,7 @@ def walk(
     weighing = Average.of(algorithm.average if average is None else average)
     estimator = algorithm.estimator.for_run(num_samples, None, chain.stationary)
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
-    setup = loop.RunSpec(problem, method, TableStream(RandomBits(), None), None, weighing)
+    run_spec = loop.RunSpec(problem, method, TableStream(RandomBits(), None), None, weighing)
 
     with contextlib.ExitStack() as stack:
         if checkpoint is not None:  # a folder that is not there, or a file in use, is found before any process starts
@@ -149,12 +149,12 @@ def walk(
         stack.enter_context(network.exclusive())
         walk_id = uuid.uuid4().bytes
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
-        told = setup._replace(stream=None, method=setup.method if local_rounds > 1 else None)
+        told = run_spec._replace(stream=None, method=run_spec.method if local_rounds > 1 else None)
         batch = 1 << (-(-len(keys) // count) - 1).bit_length()  # an agent's share of the tokens, or up to twice that
         spec = wire.on_host(WalkSpec(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64"))))
         sent = serialize(spec)
         num_constraints, functions = network.prepare(walk_id, sent, patience)
-        spec = dataclasses.replace(spec, setup=setup, num_constraints=num_constraints)
+        spec = dataclasses.replace(spec, run_spec=run_spec, num_constraints=num_constraints)
         hub = Hub(spec)
         roster = Roster(network, walk_id, sent, hub.question_bytes, hub.answer_bytes, local_rounds, patience)
         hops = WalkLoop(hub, roster, chain, keys, visited, num_hops, grid, quorum)
@@ -165,7 +165,7 @@ def walk(
                 checkpoint,
                 **_functions(problem, functions),
                 domain=problem.geometry,
-                algorithm=(algorithm.name, type(problem).__name__, setup.method, weighing, local_rounds),
+                algorithm=(algorithm.name, type(problem).__name__, run_spec.method, weighing, local_rounds),
                 graph=chain.sampler(),
                 agents=tuple(network.names),
                 privacy=privacy,

@@ -33,7 +33,7 @@ class WalkSpec:
     the way was at fault where the token is not finite.
     """
 
-    setup: RunSpec  # without stream and grid: the agent has its own data
+    run_spec: RunSpec  # without stream and grid: the agent has its own data
     x0: PyTree
     num_constraints: int
     local_rounds: int
@@ -58,7 +58,7 @@ class Visit(NamedTuple):
 
 def first_token(spec: WalkSpec) -> Token:
     """A token before its first round."""
-    method, x0 = spec.setup.method, spec.x0
+    method, x0 = spec.run_spec.method, spec.x0
     state = method.init(x0, spec.num_constraints, jax.random.key(0, impl=KEY_TYPE))
     zero = zero_feedback(x0, spec.num_constraints)._replace(state=jnp.int32(0))
     return Token(state, method.step(state, zero)[1].weights)
@@ -82,7 +82,7 @@ def question_shape(spec: WalkSpec) -> jax.ShapeDtypeStruct:
 def zero_sums(spec: WalkSpec) -> Sums:
     """Sums over no rounds."""
     zero = zero_feedback(spec.x0, spec.num_constraints)
-    weight = spec.setup.average.weight(jnp.int32(0), zero.loss.dtype)
+    weight = spec.run_spec.average.weight(jnp.int32(0), zero.loss.dtype)
     return Sums(zero.loss_grad, None if weight is None else jnp.zeros_like(weight), zero.loss, zero.constraints)
 
 

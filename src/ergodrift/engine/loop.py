@@ -114,15 +114,15 @@ def take_block(spec: RunSpec, carry: Carry, position: jax.Array, stop: jax.Array
 TakeBlock: TypeAlias = Callable[[RunSpec, Carry, jax.Array, jax.Array], Carry]
 
 
-class Each(NamedTuple):
+class SeedAxis(NamedTuple):
     """How the parts of the loop treat the seeds: a carry of one seed, or of all along a leading axis."""
 
     seed: Callable[[Callable[..., PyTree]], Callable[..., PyTree]]  # a function of one seed, for the whole carry
     take_block: TakeBlock
 
 
-ONE = Each(lambda function: function, take_block)
-ALL = Each(jax.vmap, lambda spec, carry, *span: jax.vmap(lambda one: take_block(spec, one, *span))(carry))
+ONE = SeedAxis(lambda function: function, take_block)
+ALL = SeedAxis(jax.vmap, lambda spec, carry, *span: jax.vmap(lambda one: take_block(spec, one, *span))(carry))
 
 
 def _advance(
@@ -132,7 +132,7 @@ def _advance(
     position: jax.Array,
     slot: jax.Array,
     limit: jax.Array,
-    each: Each,
+    each: SeedAxis,
 ) -> Place:
     """Go on from sample `position` until `limit` samples are taken, filling records from `slot` on.
 

@@ -22,7 +22,7 @@ from ergodrift.types import Array, Compact, Feedback, Key, PyTree, Scalar, Sizes
 UNSEEN = 4.0  # a state never seen counts as so many times older than the run: of it not even an old gradient is known
 
 
-class Entry(NamedTuple):
+class Remembered(NamedTuple):
     """What is kept of one state; all 0 before its first visit.
 
     Attributes:
@@ -59,7 +59,7 @@ class MemoryState(NamedTuple):
         age: how many samples ago the states seen so far were last seen, on average under the weights.
     """
 
-    entries: Entry
+    entries: Remembered
     state: jax.Array
     latest: Latest
     average: tuple[jax.Array, jax.Array]
@@ -114,7 +114,7 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
         none, never = zero.loss, jnp.int32(0)
         planes = ravel_pytree(zero)[0]
         numbers = planes if self.compact is None else jnp.zeros(self.compact.size, none.dtype)
-        entry = Entry(numbers, never, never if self.by_visits else None)
+        entry = Remembered(numbers, never, never if self.by_visits else None)
         weighty = self.num_states if self.by_visits else jnp.sum(jnp.asarray(self.law) > 0)
         return MemoryState(
             entries=jax.tree.map(lambda leaf: jnp.zeros((self.num_states, *leaf.shape), leaf.dtype), entry),
@@ -134,7 +134,7 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
                 "feedback.state is missing: this method remembers states; use feedback._replace(state=...)"
             )
         state, kind = jnp.asarray(feedback.state, jnp.int32), feedback.loss.dtype
-        latest = Entry(window.latest.numbers, t, window.latest.visits)
+        latest = Remembered(window.latest.numbers, t, window.latest.visits)
         entries = jax.tree.map(lambda table, row: _put(table, window.state, row), window.entries, latest)
         entry = jax.tree.map(lambda table: _at(table, state), entries)
         after, fresh, stale = self._weighed(window, entry, state, t)
@@ -161,7 +161,7 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
         return after, shifted(mean, x)._replace(age=after.age + UNSEEN * unseen), True
 
     def _weighed(
-        self, before: MemoryState, entry: Entry, state: jax.Array, t: jax.Array
+        self, before: MemoryState, entry: Remembered, state: jax.Array, t: jax.Array
     ) -> tuple[MemoryState, jax.Array, jax.Array | None]:
         """The memory with this visit counted, and how much of (new plane - old plane) comes into the average.
 

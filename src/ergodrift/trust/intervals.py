@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 
 from ergodrift.trust.autocorrelation import block_length, integrated_time
-from ergodrift.trust.sequence import Known, Learned
+from ergodrift.trust.sequence import KnownSequence, LearnedSequence
 from ergodrift.trust.skewness import mean_skewness, stretch
 
 STRETCHES = 2**13  # a longer series is first cut into so many means: batches are far longer than that anyway
@@ -226,16 +226,19 @@ def anytime(
     given, which is for one look alone.
     """
     low, high = (np.broadcast_to(end, values.shape[1]) for end in (low, high))
-    found = Known(delta, tau_mix, low, high, len(values) if tuned_for is None else tuned_for)
+    found = KnownSequence(delta, tau_mix, low, high, len(values) if tuned_for is None else tuned_for)
     found.add(values)
     least, most = found.ends()
     return (np.maximum(least, low), np.minimum(most, high)) if clip else (least, most)
 
 
 def anytime_asymptotic(values: np.ndarray, delta: float, tuned_for: int | None = None) -> Bounds:
-    """The same without bounds or a mixing time, as n grows: `sequence.Learned`. Columns that have not shown enough have
-    no ends; where those at different times exclude each other, the lower one is above the upper one."""
-    found = Learned(delta, values.shape[1], len(values) if tuned_for is None else tuned_for)
+    """The same without bounds or a mixing time, as n grows: `sequence.LearnedSequence`.
+
+    Columns that have not shown enough have no ends; where those at different times exclude each other, the lower one is
+    above the upper one.
+    """
+    found = LearnedSequence(delta, values.shape[1], len(values) if tuned_for is None else tuned_for)
     found.add(values)
     return found.ends()
 

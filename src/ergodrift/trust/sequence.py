@@ -1,7 +1,7 @@
 """Intervals that hold at all times together, brought up to date while samples arrive, in memory that does not grow.
 
-`Known` needs bounds and a mixing time and holds for every n; `Learned` needs neither and holds as n grows. Both are
-looked at after whole blocks only, at times that do not depend on how samples were cut into calls.
+`KnownSequence` needs bounds and a mixing time and holds for every n; `LearnedSequence` needs neither and holds as n
+grows. Both are looked at after whole blocks only, at times that do not depend on how samples were cut into calls.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def boundary(variance: np.ndarray, delta: float, tuned: np.ndarray | float) -> n
     return np.sqrt((variance + rho) * np.log((variance + rho) / (rho * delta**2)))
 
 
-class Known:
+class KnownSequence:
     """For values in [low, high] and a mixing time: the interval of `intervals.anytime`, sample by sample."""
 
     def __init__(self, delta: float, tau_mix: float, low: np.ndarray, high: np.ndarray, tuned_for: int) -> None:
@@ -80,7 +80,7 @@ class Known:
         self.lower, self.upper = state["lower"], state["upper"]
 
 
-class Learned:
+class LearnedSequence:
     """Without bounds or a mixing time: Student's t over blocks, at looks after 2^k and 3 x 2^k samples.
 
     At a look after n samples the mean of m blocks over its standard error has Student's law with m - 1 degrees of

@@ -6,7 +6,7 @@ import numpy as np
 
 from ergodrift.trust.certificate import NEVER, Certificate, to_decide, verdicts
 from ergodrift.trust.ranges import Ranges, within
-from ergodrift.trust.sequence import Known, Learned
+from ergodrift.trust.sequence import KnownSequence, LearnedSequence
 
 EMPTY = (
     "intervals given at different times exclude each other or the mean of all samples; the series is not stationary, "
@@ -37,10 +37,10 @@ class Watch:
         delta = (1 - confidence) / number
         ends = self.low[self.moving], self.high[self.moving]
         if tau_mix is not None and np.isfinite(ends).all():
-            self.constraints: Known | Learned = Known(delta, tau_mix, *ends, tuned_for)
+            self.constraints: KnownSequence | LearnedSequence = KnownSequence(delta, tau_mix, *ends, tuned_for)
         else:
-            self.constraints = Learned(delta, len(ends[0]), tuned_for, tau_mix)
-        self.loss = Learned(1 - confidence, 1, tuned_for, tau_mix)
+            self.constraints = LearnedSequence(delta, len(ends[0]), tuned_for, tau_mix)
+        self.loss = LearnedSequence(1 - confidence, 1, tuned_for, tau_mix)
 
     def add(self, losses: np.ndarray, constraints: np.ndarray) -> None:
         """More losses (n,) and constraints (n, m)."""
@@ -54,10 +54,10 @@ class Watch:
         estimate, least, most = self.low.copy(), self.low.copy(), self.high.copy()
         estimate[self.moving] = self.constraints.mean
         least[self.moving], most[self.moving] = self.constraints.ends()
-        every, n = isinstance(self.constraints, Known), self.loss.count
+        every, n = isinstance(self.constraints, KnownSequence), self.loss.count
         low, high = (np.maximum(least, self.low), np.minimum(most, self.high)) if every else (least, most)
         empty = low > high
-        if isinstance(self.constraints, Learned):
+        if isinstance(self.constraints, LearnedSequence):
             empty[self.moving] = self.constraints.inconsistent()
         ends = np.where(empty, -np.inf, low), np.where(empty, np.inf, high)
         verdict = ["inconsistent" if bad else said for bad, said in zip(empty, verdicts(*ends), strict=True)]
@@ -66,7 +66,7 @@ class Watch:
             said = verdict[i]
             if said == "inconsistent":
                 reasons[i], more[i] = EMPTY, NEVER
-            elif isinstance(self.constraints, Learned) and self.constraints.why(column):
+            elif isinstance(self.constraints, LearnedSequence) and self.constraints.why(column):
                 reasons[i] = self.constraints.why(column)
                 more[i] = int(min(np.ceil(self.constraints.more(column)), NEVER))
             elif said == "undecided":
