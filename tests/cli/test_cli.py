@@ -190,6 +190,27 @@ def test_an_early_interrupt_is_one_line(tmp_path, way, delay):
 
 
 @pytest.mark.usefixtures("listening")
+def test_an_interrupt_while_garbage_is_collected_is_not_lost():
+    """There Python ignores exceptions."""
+    code = (
+        "import gc, os, signal, time\n"
+        "from ergodrift._core import interrupt\n"
+        "interrupt.quietly(), interrupt.as_usual()\n"
+        "def tidy(phase, info):\n"
+        "    gc.callbacks.remove(tidy)\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "gc.callbacks.append(tidy)\n"
+        "try:\n"
+        "    gc.collect()\n"
+        "    time.sleep(20)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('heard')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("heard", "")
+
+
+@pytest.mark.usefixtures("listening")
 def test_importing_the_package_leaves_ctrl_c_alone():
     code = "import signal, ergodrift; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0

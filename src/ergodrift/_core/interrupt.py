@@ -33,6 +33,15 @@ def as_usual() -> None:
     """From here on Ctrl-C is a `KeyboardInterrupt` again, where `quietly` had changed that."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = _once_more
+
+
+def _once_more(ignored: sys.UnraisableHookArgs) -> None:
+    """A Ctrl-C that came while a library was tidying up, where Python ignores exceptions, comes a moment later."""
+    if ignored.exc_type is KeyboardInterrupt:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def _end(*_: object) -> None:
