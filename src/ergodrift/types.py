@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
+
+if TYPE_CHECKING:  # shapes are for readers and editors: the package itself runs without jaxtyping
+    from jaxtyping import Float, Int
 
 PyTree: TypeAlias = Any  # arrays in any nest of dicts, tuples, lists and dataclasses: points, samples, states
 Array: TypeAlias = jax.Array | np.ndarray  # on the device or on the host
@@ -22,7 +25,7 @@ class Compact(NamedTuple):
         basis: what makes planes of them, and comes back with the state.
     """
 
-    numbers: jax.Array
+    numbers: Float[jax.Array, "size"]
     basis: PyTree
 
 
@@ -39,37 +42,37 @@ class Feedback(NamedTuple):
         compact: the same tangent planes in few numbers, for methods that remember those; None elsewhere.
     """
 
-    loss: Any
-    loss_grad: Any
-    constraints: Any
-    constraint_jac: Any
-    state: Any = None
-    age: Any = None
+    loss: Float[jax.Array, ""]
+    loss_grad: PyTree
+    constraints: Float[jax.Array, "n"]
+    constraint_jac: PyTree
+    state: PyTree = None
+    age: Float[Array, ""] | None = None
     compact: Compact | None = None
 
 
 class Sizes(NamedTuple):
     """(F_t, G_t, H_t): dual norms of the gradients and sizes of the constraints of one round, and its age if any."""
 
-    loss_grad: Any
-    constraint_jac: Any
-    constraints: Any
-    age: Any = None
+    loss_grad: Float[Array, ""]
+    constraint_jac: Float[Array, "n"]
+    constraints: Float[Array, "n"]
+    age: Float[Array, ""] | None = None
 
 
 class Weights(NamedTuple):
     """V_t (`penalty`) and alpha_t (`proximity`) of appendix A."""
 
-    penalty: Any
-    proximity: Any
+    penalty: Float[Array, ""]
+    proximity: Float[Array, ""]
 
 
 class StepSizes(NamedTuple):
     """eta_t (`primal`), mu_t (`dual`) and theta_t (`damping`) of a primal-dual round."""
 
-    primal: Any
-    dual: Any
-    damping: Any
+    primal: Float[Array, ""]
+    dual: Float[Array, ""]
+    damping: Float[Array, ""]
 
 
 class State(NamedTuple):
@@ -83,11 +86,11 @@ class State(NamedTuple):
         window: what the estimator has gathered of an unfinished round.
     """
 
-    t: jax.Array
-    x: Any
-    queue: jax.Array
-    schedule: Any
-    window: Any
+    t: Int[jax.Array, ""]
+    x: PyTree
+    queue: Float[jax.Array, "n"]
+    schedule: PyTree
+    window: PyTree
 
 
 class Info(NamedTuple):

@@ -198,8 +198,8 @@ class Aging(Schedule):
 
     def weights(self, state: PyTree, t: jax.Array, sizes: Sizes) -> tuple[PyTree, Weights]:
         time = t.astype(sizes.loss_grad.dtype)
-        penalty = jnp.sqrt(time)
-        return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(self.caution * sizes.age)))
+        penalty, age = jnp.sqrt(time), jnp.zeros_like(time) if sizes.age is None else sizes.age
+        return state, Weights(penalty, penalty * jnp.sqrt(time + jnp.square(self.caution * age)))
 
 
 def _met(before: MemoryState, age: jax.Array, first: jax.Array, weight: jax.Array) -> MemoryState:

@@ -86,8 +86,9 @@ class Method(tree.Module, abc.ABC):
 
     def sizes(self, feedback: Feedback) -> Sizes:
         """(F_t, G_t, H_t), in the dual norm of the geometry."""
-        rows = jax.vmap(self.geometry.dual_norm)(feedback.constraint_jac)
-        return Sizes(self.geometry.dual_norm(feedback.loss_grad), rows, jnp.abs(feedback.constraints), feedback.age)
+        norm = jnp.asarray(self.geometry.dual_norm(feedback.loss_grad))
+        rows = jnp.asarray(jax.vmap(self.geometry.dual_norm)(feedback.constraint_jac))
+        return Sizes(norm, rows, jnp.abs(feedback.constraints), feedback.age)
 
     def num_multipliers(self, num_constraints: int) -> int:
         return num_constraints
@@ -95,7 +96,8 @@ class Method(tree.Module, abc.ABC):
     def _check_shapes(self, state: State, feedback: Feedback) -> None:
         """Feedback from elsewhere must fit the state; broadcasting would hide that it does not."""
         shape = jnp.shape(feedback.constraints)
-        wanted = Feedback((), jax.tree.map(jnp.shape, state.x), shape, jax.tree.map(lambda x: shape + x.shape, state.x))
+        point, rows = jax.tree.map(jnp.shape, state.x), jax.tree.map(lambda x: shape + x.shape, state.x)
+        wanted = Feedback((), point, shape, rows)  # type: ignore[arg-type]  # shapes in the place of arrays
         found = Feedback(*(jax.tree.map(jnp.shape, part) for part in feedback[:4]))
         if found != wanted or len(shape) != 1 or state.queue.shape != (self.num_multipliers(*shape),):
             raise ValueError(

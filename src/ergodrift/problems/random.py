@@ -96,5 +96,5 @@ def random_problem(seed: int) -> RandomProblem:
     low, high = -data["rho"], data["s"] * away**2 - data["rho"]
     H = np.concatenate([(r * slope + np.abs(data["e"])).max(axis=0), np.maximum(np.abs(low), np.abs(high)).max(axis=0)])
     problem = Problem(quadratic_loss, mixed_limits, geometry)
-    bounds = Sizes(float(F), G, H)
+    bounds = Sizes(float(F), G, H)  # type: ignore[arg-type]  # bounds, not arrays of a round
     return RandomProblem(problem, MarkovSource(chain, data), x0, feasible, margin * limit_scale, per_sample, bounds)
