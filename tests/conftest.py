@@ -1,4 +1,4 @@
-"""A Ray cluster for the tests of walks, one for each worker of pytest."""
+"""A Ray cluster for the tests of walks, one for each worker of pytest, and a browser for those of pages."""
 
 import logging
 import os
@@ -27,6 +27,14 @@ def cluster():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
         yield ray
         ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Chromium, without a window."""
+    import browsing
+
+    yield from browsing.browser(tmp_path_factory.mktemp("profile"))
 
 
 @pytest.fixture(scope="session")

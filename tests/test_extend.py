@@ -241,6 +241,8 @@ def test_what_does_not_fit_is_named():
         ed.run(
             ed.Algorithm("s", ed.DriftPlusPenalty, ed.dpp().schedule, States()), PROBLEM, ed.SeriesSource(DATA), x0=X0
         )
+    with pytest.raises(TypeError, match=r"method must be an instance, BlockMeans\(\.\.\.\), not the class"):
+        ed.certify(PROBLEM, X0, SOURCE, num_samples=400, method=BlockMeans)
     with pytest.raises(TypeError, match="rule must be a Method class"):
         ed.Algorithm("rule", 3, ed.dpp().schedule)
 

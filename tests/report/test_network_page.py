@@ -108,11 +108,6 @@ def test_a_layout_tells_agents_apart_and_keeps_neighbours_near():
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    yield from browsing.browser(tmp_path_factory.mktemp("profile"))
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory):
     path = tmp_path_factory.mktemp("walk") / "walk.html"
     path.write_text(network_page(results()), encoding="utf-8")

@@ -165,11 +165,6 @@ def test_every_field_of_the_configuration_is_explained():
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    yield from browsing.browser(tmp_path_factory.mktemp("profile"))
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(page(RESULTS, {"The rows": FIGURE}), encoding="utf-8")

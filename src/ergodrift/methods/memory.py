@@ -100,7 +100,8 @@ class Memory(Estimator, static=("num_states", "by_visits", "compact")):
         super().for_run(num_samples, num_rounds)
         if law is None:
             raise ValueError(
-                "this algorithm remembers every state, but the source has none that come back (a series, or a Zip); "
+                "this algorithm remembers every state, but the source has none that come back and are told apart "
+                "(a series, a simulator, a Zip); "
                 "use wdpp() instead"
             )
         if self.num_states not in (None, len(law)):

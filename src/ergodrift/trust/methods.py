@@ -278,6 +278,8 @@ def certificate_method(method: str | CertificateMethod | None) -> CertificateMet
     """What a caller asks for by name, or as it is."""
     if isinstance(method, CertificateMethod):
         return method
+    if isinstance(method, type) and issubclass(method, CertificateMethod):
+        raise TypeError(f"method must be an instance, {method.__name__}(...), not the class {method.__name__}")
     return METHODS[check.choice("method", "auto" if method is None else method, tuple(METHODS))]
 
 
