@@ -243,6 +243,55 @@ def test_only_what_never_changes_is_taken_apart_once():
     assert watched() is None
 
 
+def test_numbers_keep_their_digits_and_their_type_in_each_precision():
+    times = compiled.compiled()(lambda problem, x: problem.geometry.radius * x)
+    problem = ed.Problem(*closures(np.zeros(3)), ed.Ball(1 / 3))
+    for wide, kind in [(False, np.float32), (True, np.float64), (False, np.float32), (True, np.float64)]:
+        with jax.enable_x64(wide):
+            assert float(times(problem, jnp.ones((), kind))) == float(kind(1 / 3))
+            assert times(problem, np.ones((), np.float32)).dtype == np.float32  # a Python number takes any precision
+
+
+def test_the_numbers_of_a_problem_are_sent_to_the_device_once():
+    times = compiled.compiled()(lambda problem, x: problem.geometry.upper * x)
+    bounds = np.full(2, 3.0)
+    box = ed.Box(-1.0, bounds)
+    problem = ed.Problem(*closures(np.zeros(3)), box)
+    x = jnp.ones(2)
+    times(problem, x)
+    with jax.transfer_guard_host_to_device("disallow"):
+        assert times(problem, x).tolist() == [3, 3]
+    bounds[:] = 4  # a box has bounds of its own
+    assert times(problem, x).tolist() == [3, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(box.upper)[:] = 4
+
+
+def test_arrays_that_may_change_are_read_at_every_call():
+    times = compiled.compiled()(lambda holder, x: holder.number * x)
+    number = np.array([2.0])
+    view = number.view()
+    view.flags.writeable = False  # what it looks at can change all the same
+    for holder in (Holder(None, number), Holder(None, view)):
+        number[0] = 2
+        assert float(times(holder, jnp.ones(1))[0]) == 2
+        number[0] = 5
+        assert float(times(holder, jnp.ones(1))[0]) == 5
+
+
+def test_the_first_call_may_be_a_traced_one():
+    times = compiled.compiled()(lambda problem, x: problem.geometry.radius * x)
+    problem = ed.Problem(*closures(np.zeros(3)), ed.Ball(3.0))
+    assert float(jax.jit(lambda x: times(problem, x))(2.0)) == 6
+    assert float(times(problem, 2.0)) == 6
+    assert jax.vmap(lambda x: times(problem, x))(jnp.arange(2.0)).tolist() == [0, 3]
+
+
+def test_another_object_at_the_same_address_is_not_taken_for_the_first():
+    times = compiled.compiled()(lambda holder, x: holder.number * x)
+    assert [float(times(Holder(None, float(number)), 1.0)) for number in range(50)] == list(range(50))
+
+
 GROWTH = """
 import sys
 import jax.numpy as jnp, numpy as np, ergodrift as ed

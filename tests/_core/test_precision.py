@@ -24,7 +24,7 @@ def drawn():
     problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5, ed.Ball(2.0))
     source = ed.MarkovSource(CHAIN, DATA)
     x0, record = jnp.zeros(2), [20, 50, 100, 300]
-    result = ed.run(ed.mdpp(), problem, source, x0=x0, num_samples=300, seeds=2, record=record)
+    result = ed.run(ed.mdpp(1.0, cap=16), problem, source, x0=x0, num_samples=300, seeds=2, record=record)
     return {
         "markov": digest(source.paths(3, 500)),
         "iid": digest(ed.IIDSource(DATA, [1, 2, 3]).paths([0, 7, 4_000_000_000], 500)),
@@ -88,7 +88,11 @@ def test_arrays_of_all_sorts_are_constants(make):
             assert float(function(jnp.ones((2, 2)))) == 6.0
 
 
-ALGORITHMS = [ed.edpp(2.0), ed.dpp(), ed.mdpp(), ed.adpp(), ed.rdpp(), ed.wdpp(), ed.pd(70, 9.0, 9.0), ed.pd2(9.0)]
+ALGORITHMS = [
+    *[ed.edpp(2.0), ed.dpp(), ed.mdpp(), ed.adpp(), ed.rdpp(), ed.wdpp(), ed.pd(70, 9.0, 9.0), ed.pd2(9.0)],
+    *[ed.sdpp(), ed.srdpp()],
+    *[ed.sinha_vaze(70, 9.0), ed.yu_lee_lee(9.0, 9.0), ed.switching(0.5, 0.5, batch=2), ed.augmented_lagrangian(70)],
+]
 
 
 @pytest.mark.slow  # all tests run without promotions, each in its own precision; here in both

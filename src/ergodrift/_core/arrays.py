@@ -5,6 +5,7 @@ No library is imported for it: a table has columns, a tensor can be detached, a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sized
 from typing import NoReturn
 
@@ -31,16 +32,18 @@ def as_arrays(name: str, data: PyTree) -> PyTree:
     >>> as_arrays("data", {"price": [1.5, 2.0], "sold": [True, False]})
     {'price': array([1.5, 2. ]), 'sold': array([ True, False])}
     """
-    data = jax.tree.map(_columns, data, is_leaf=_is_whole)
+    data = jax.tree.map(columns_of, data, is_leaf=_is_whole)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: _array(f"{name}{jax.tree_util.keystr(path)}", leaf), data, is_leaf=_is_whole
     )
 
 
-def _columns(value: PyTree) -> PyTree:
+def columns_of(value: PyTree) -> PyTree:
     """A table as a dict of its columns; anything else as it is."""
     if isinstance(value, np.ndarray) and value.dtype.names:
         return {field: value[field] for field in value.dtype.names}
+    if isinstance(getattr(value, "dtype", None), np.dtype):
+        return value  # an array or a column; to ask one of pandas for what it has not takes long
     names = getattr(value, "column_names", None)  # pyarrow's; others call them columns
     if names is None and hasattr(value, "__getitem__") and hasattr(value, "shape"):
         names = getattr(value, "columns", None)
@@ -83,10 +86,12 @@ def _array(name: str, value: PyTree) -> Array:
     if isinstance(value, jax.Array):
         array: Array = value
     elif isinstance(value, np.ma.MaskedArray):
-        _refuse_missing(name, np.ma.getmaskarray(value))
+        refuse_missing(name, np.ma.getmaskarray(value))
         array = np.ma.getdata(value)
     elif scipy.sparse.issparse(value):
         raise ValueError(f"{name} is a sparse matrix: pass {name}.toarray(), or make a table of it by LinearModel.data")
+    elif isinstance(kind := getattr(value, "dtype", None), np.dtype) and kind.kind in "biuf":
+        array = _kept_in_numpy(name, value)
     elif hasattr(value, "detach"):
         array = _tensor(value)
     elif hasattr(value, "to_numpy"):
@@ -97,6 +102,16 @@ def _array(name: str, value: PyTree) -> Array:
         _refuse_kind(name, np.asarray(array))
     kind = _wide_enough(array.dtype)
     return array if array.dtype == kind else array.astype(kind)
+
+
+def _kept_in_numpy(name: str, value: PyTree) -> np.ndarray:
+    """An array of NumPy, or a column of pandas that is one, in which a NaN stands for what is missing."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+    if array.dtype.kind == "f" and hasattr(value, "isna"):
+        refuse_missing(name, np.isnan(array))
+    return array
 
 
 def _tensor(value: PyTree) -> np.ndarray:
@@ -119,9 +134,10 @@ def _series(name: str, value: PyTree) -> np.ndarray:
         raise ValueError(
             f"{name} holds categories, not numbers; pass their codes (.cat.codes), or a column of 0 and 1 for each"
         )
-    missing = next((getattr(value, test) for test in ("isna", "is_null") if hasattr(value, test)), None)
-    if missing is not None:
-        _refuse_missing(name, np.asarray(missing()))
+    if getattr(value, "null_count", None) != 0:  # pyarrow has counted them
+        missing = next((getattr(value, test) for test in ("isna", "is_null") if hasattr(value, test)), None)
+        if missing is not None:
+            refuse_missing(name, np.asarray(missing()))
     if getattr(kind, "kind", None) in ("M", "m"):
         _refuse_times(name, kind)  # with a time zone they would be objects
     plain = getattr(kind, "numpy_dtype", None)  # of pandas' own kinds, which else may come as objects
@@ -146,7 +162,8 @@ def _plain(name: str, value: PyTree) -> np.ndarray:
         raise ValueError(f"{name} cannot be made an array of numbers: {error}") from error
 
 
-def _refuse_missing(name: str, missing: np.ndarray) -> None:
+def refuse_missing(name: str, missing: np.ndarray) -> None:
+    """Raise where an entry is missing, with its place."""
     if missing.any():
         where = tuple(int(i) for i in np.argwhere(missing)[0])
         place = f"row {where[0]}" if len(where) == 1 else f"index {where}"
@@ -183,3 +200,10 @@ def _wide_enough(kind: np.dtype) -> np.dtype:
     if kind.kind == "V":  # whole numbers of a few bits
         return np.dtype(np.int8 if jnp.issubdtype(kind, jnp.signedinteger) else np.uint8)
     return kind.newbyteorder("=")
+
+
+def aligned(shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:
+    """An array to be filled, which JAX takes over on a CPU without copying it: it begins at a multiple of 64 bytes."""
+    room = np.empty(math.prod(shape) * kind.itemsize + 64, np.uint8)
+    start = -room.__array_interface__["data"][0] % 64
+    return room[start : start + room.size - 64].view(kind).reshape(shape)

@@ -5,7 +5,9 @@ Traced values pass: under `vmap` or `jit` they cannot be looked at.
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Iterable
 from typing import SupportsIndex, cast
 
 import jax
@@ -16,6 +18,9 @@ from ergodrift._core.tree import is_traced
 from ergodrift.types import PyTree
 
 NUMPY = (np.ndarray, np.generic)
+FAR_BELOW = 1e38  # no entry of a vector of this norm is too large for float32
+FEW = 64
+MANY = 10_000  # entries from which libraries of linear algebra wake their threads up, which then wait for each other
 
 
 def number(
@@ -63,6 +68,12 @@ def choice(name: str, value: str, options: tuple[str, ...]) -> str:
     return value
 
 
+def some(names: Iterable[object]) -> str:
+    """The first eight names of many, for a message."""
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:8]) + (", ..." if len(listed) > 8 else "")
+
+
 def finite(name: str, tree: PyTree) -> None:
     """No NaN and no infinity in any floating leaf of `tree`."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -79,7 +90,8 @@ def finite(name: str, tree: PyTree) -> None:
 
 def fits(name: str, tree: PyTree) -> None:
     """No number of `tree` is too large for the precision that JAX has now: in 32-bit mode it would wrap in silence."""
-    if all(_narrowed(leaf) is None for leaf in jax.tree.leaves(tree)):
+    wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]  # JAX adds it
+    if wide or not _may_not_fit(jax.tree.leaves(tree)):
         return  # names, below, take their time
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         kind = _narrowed(leaf)
@@ -103,3 +115,23 @@ def _narrowed(leaf: object) -> np.dtype | None:
         return None
     kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
     return None if kind == leaf.dtype else kind
+
+
+def _may_not_fit(leaves: list[PyTree]) -> bool:
+    """Whether a closer look is needed; this one is taken for every sample that comes in from Python."""
+    for leaf in leaves:
+        if isinstance(leaf, NUMPY) and leaf.itemsize > 4:
+            kind, flat = leaf.dtype.kind, leaf.ravel()
+            if kind == "f" and not norm(flat) < FAR_BELOW:
+                return True
+            if kind in "iu" and flat.size and not (flat.max() < 2**31 and flat.min() >= -(2**31)):
+                return True
+    return False
+
+
+def norm(flat: np.ndarray) -> float:
+    """A norm of real numbers, Euclidean where they are not many; not finite where one of them is not, or is too large
+    to be squared. Few are added up in Python: a library of linear algebra takes a microsecond to be called."""
+    if flat.size <= FEW:
+        return math.hypot(*flat.tolist())
+    return math.sqrt(flat.dot(flat)) if flat.size < MANY else max(float(flat.max()), -float(flat.min()))

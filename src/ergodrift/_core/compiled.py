@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from ergodrift.types import PyTree
 
@@ -149,25 +151,51 @@ def compiled(**options: PyTree) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         table = Table(function, **options)
-        # To take a problem apart takes a third of a round's time.
-        known = weakref.WeakKeyDictionary[object, tuple[list[PyTree], Compiled]]()
+        # To look a problem up by itself, or to take it apart, costs as much as a small round: it goes by its address,
+        # which is its own for as long as its weak reference lives.
+        known: dict[tuple[int, bool], tuple[list[PyTree], Compiled]] = {}
+        alive: dict[int, weakref.ref[object]] = {}
 
         @functools.wraps(function)
         def call(subject: PyTree, *arguments: PyTree) -> PyTree:
-            lasting = _never_changes(type(subject))
-            parts = known.get(subject) if lasting else None
+            key = id(subject), jax.config.jax_enable_x64  # type: ignore[attr-defined]  # JAX adds it
+            parts = known.get(key)
             if parts is None:
                 leaves, structure = jax.tree.flatten(subject)
                 parts = leaves, table.of(structure)
-                if lasting:
-                    known[subject] = parts
+                if _never_changes(type(subject)):
+                    parts = known[key] = list(map(_on_device, leaves)), parts[1]
+                    remember(subject)
             leaves, made = parts
             return made(leaves, *arguments)
+
+        def remember(subject: object) -> None:
+            address = id(subject)
+
+            def forget(_: object) -> None:
+                del alive[address]
+                for wide in (False, True):
+                    known.pop((address, wide), None)
+
+            if address not in alive:
+                alive[address] = weakref.ref(subject, forget)
 
         call._cache_size = table.size  # type: ignore[attr-defined]  # by the name that jax.jit gives it
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def _on_device(leaf: PyTree) -> PyTree:
+    """A number that never changes as an array, of the same type to JAX: to pass one costs a microsecond every time."""
+    if isinstance(leaf, np.ndarray):
+        lasting = not leaf.flags.writeable and leaf.base is None  # else it may be changed in place
+    else:
+        lasting = type(leaf) in (bool, int, float)
+    if not lasting:
+        return leaf
+    with jax.ensure_compile_time_eval():  # the first call may be one that is being traced
+        return jnp.asarray(leaf)
 
 
 @functools.lru_cache

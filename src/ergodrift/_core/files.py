@@ -76,6 +76,13 @@ def npz(path: Path) -> Generator[NpzFile]:
             raise
 
 
+def check_folder(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise where no file can be written there: better now than after hours."""
+    folder = Path(path).parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"{name}: the folder of {os.fspath(path)} does not exist or cannot be written to")
+
+
 def real(path: str | os.PathLike[str]) -> Path:
     """The file itself, whatever links lead to it: two spellings of one file are one file."""
     return Path(os.path.realpath(path))

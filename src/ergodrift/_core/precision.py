@@ -74,3 +74,6 @@ class _Constants:
 
 def _nothing() -> None:
     return None
+
+
+separate_constants()  # whoever computes in two precisions imports this module

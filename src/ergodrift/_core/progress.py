@@ -9,9 +9,9 @@ PATIENCE = 0.5  # seconds before a bar appears: a run that is over by then needs
 
 
 class Progress:
-    """One line on stderr, drawn on a terminal only."""
+    """One line on stderr, drawn on a terminal only. Where nobody knows how much there is, it counts."""
 
-    def __init__(self, label: str, total: int, unit: str = "samples") -> None:
+    def __init__(self, label: str, total: int | None, unit: str = "samples") -> None:
         self.label, self.total, self.unit = label, total, unit
         self.began = time.monotonic()
         self.shown = False
@@ -21,6 +21,10 @@ class Progress:
         if not sys.stderr.isatty() or (elapsed < PATIENCE and not self.shown):
             return
         self.shown = True
+        if self.total is None:
+            sys.stderr.write(f"\r{self.label} {done:,} {self.unit}, {done / elapsed:,.0f} a second{note} \033[K")
+            sys.stderr.flush()
+            return
         share = done / self.total
         left = elapsed * (1 - share) / share if share else 0.0
         bar = ("█" * round(24 * share)).ljust(24, "░")

@@ -23,8 +23,8 @@ HEADER = "header"
 def write(path: str | os.PathLike[str], kind: str, content: dict[str, PyTree], known: dict[str, type]) -> None:
     """Write `content`, whole or not at all.
 
-    Dicts, lists, tuples, NamedTuples, None, strings and whatever NumPy takes for numbers are kept; anything else is
-    refused by name. `known` are the NamedTuples that `read` is to make of their own class.
+    Dicts, lists, tuples, NamedTuples, None, strings, numbers and whatever NumPy takes for them are kept; anything else
+    is refused by name. `known` are the NamedTuples that `read` is to make of their own class.
     """
     arrays: list[np.ndarray] = []
     header = {"format": kind, "content": _plan(content, kind.split()[1], arrays, known)}
@@ -54,7 +54,7 @@ def read(path: str | os.PathLike[str], kind: str, known: dict[str, type]) -> dic
 
 def _plan(value: PyTree, where: str, arrays: list[np.ndarray], known: dict[str, type]) -> dict[str, PyTree]:
     """How to make `value` again of JSON and arrays, which are added to the list."""
-    if value is None or isinstance(value, str):
+    if value is None or type(value) in (str, bool, int, float):
         return {"plain": value}
     names = getattr(value, "_fields", None)
     if isinstance(value, tuple) and names is not None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import os
 
-import jax
-
 # XLA's CPU backend runs the body of a loop as a list of kernels, tens of nanoseconds apart, unless the loop touches so
 # few bytes a turn that it compiles it into a single function. By default that is a kilobyte; with a megabyte a round on
 # a few thousand data points is one function too, and takes half the time.
@@ -25,6 +23,8 @@ def set_flags() -> None:
 @functools.cache
 def options() -> dict[str, str]:
     """Those of our compiler options that this version of XLA knows."""
+    import jax  # here: the flags are set without it
+
     try:
         jax.jit(lambda: 0, compiler_options=OPTIONS)()
     except jax.errors.JaxRuntimeError:

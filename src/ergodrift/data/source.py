@@ -18,6 +18,7 @@ from ergodrift._core import check
 from ergodrift._core.precision import double
 from ergodrift.data.sampler import BLOCK, Sampler, draw
 from ergodrift.data.stream import Simulated, Stream, padded
+from ergodrift.problem import Problem
 from ergodrift.types import Array, Key, PyTree
 
 LAW_SEED = 2**32 - 2  # of the path that stands for a law: far from those of runs, and not that of certificates
@@ -96,6 +97,42 @@ class Source:
     def length(self) -> int | None:
         """How many samples there are; None where they never end."""
         return None
+
+    @property
+    def arrives(self) -> bool:
+        """Whether samples arrive from outside while a run goes on, so that none can be drawn beforehand."""
+        return False
+
+    def beginning(self, most: int) -> Source:
+        """What a look at the samples before a run is taken at: itself, or of what arrives the first samples."""
+        return self
+
+    @property
+    def per_pass(self) -> int | None:
+        """How many there are before any comes again: fewer than `length` where a record is read several times."""
+        return self.length
+
+    @property
+    def in_order(self) -> Source:
+        """The same samples as they were recorded, row by row and once: what dependence is measured on."""
+        return self
+
+    @property
+    def rows_per_sample(self) -> int:
+        """How many rows a full sample has: more than 1 where samples are batches."""
+        return 1
+
+    def rows_taken(self, counts: np.ndarray, paths: PyTree = None) -> np.ndarray:
+        """How many rows the first `counts` samples hold, on the paths given or on any that is drawn."""
+        return np.asarray(counts)
+
+    def rows_seen(self, num_samples: int) -> int:
+        """How many rows of a record, from its start, hold all that a run of so many samples has seen."""
+        return num_samples
+
+    def asked(self, problem: Problem) -> Problem:
+        """The problem as it is asked about these samples, which may be batches of those that its functions are of."""
+        return problem
 
     def mixing_time(self, eps: float = 0.25) -> int | None:
         """tau_mix(eps), the first t after which the law is within eps of the stationary one; None where not known."""

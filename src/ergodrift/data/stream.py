@@ -23,10 +23,14 @@ class Stream(Sampler, Protocol):
 
 
 class TableStream(NamedTuple):
-    """Rows of a table: `sampler` draws their numbers, `data` are looked up with them."""
+    """Rows of a table: `sampler` draws their numbers, `data` are looked up with them.
+
+    Of a recorded series `data` may be a window that begins with row number `first`.
+    """
 
     sampler: Sampler
     data: PyTree
+    first: PyTree = None
 
     def start(self, key: Key) -> PyTree:
         return self.sampler.start(key)
@@ -35,8 +39,10 @@ class TableStream(NamedTuple):
         return self.sampler.block(carry, number)
 
     def xi(self, entry: PyTree) -> PyTree:
+        place = entry if self.first is None else entry - self.first
+
         def row(leaf: jax.Array | Transposed) -> jax.Array:
-            return leaf.array[entry].T if isinstance(leaf, Transposed) else leaf[entry]
+            return leaf.array[place].T if isinstance(leaf, Transposed) else leaf[place]
 
         return jax.tree.map(row, self.data, is_leaf=lambda leaf: isinstance(leaf, Transposed))
 
@@ -50,9 +56,15 @@ class Transposed:
 
 def stored(leaf: PyTree) -> jax.Array | Transposed:
     """An array of samples as it is kept on the device."""
-    array = jnp.asarray(leaf)
-    narrow = array.ndim == 3 and 4 * array.shape[-1] <= array.shape[-2]
-    return Transposed(jnp.swapaxes(array, -1, -2)) if narrow else array
+    if is_narrow(leaf.shape[1:]):
+        turned = np.ascontiguousarray(leaf.swapaxes(-1, -2)) if isinstance(leaf, np.ndarray) else leaf.swapaxes(-1, -2)
+        return Transposed(jnp.asarray(turned))
+    return jnp.asarray(leaf)
+
+
+def is_narrow(shape: tuple[int, ...]) -> bool:
+    """Whether a sample of this shape is better kept on its side."""
+    return len(shape) == 2 and 4 * shape[1] <= shape[0]
 
 
 @tree.module("init", "sample")
@@ -90,6 +102,8 @@ class Simulated:
 
 def _like(new: jax.Array, old: jax.Array) -> jax.Array:
     """A state in the precision of the one before."""
+    if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+        return new
     if jnp.issubdtype(jnp.result_type(new), jnp.floating) and not jnp.issubdtype(old.dtype, jnp.floating):
         raise TypeError(
             f"sample(key, state) turns a state of type {old.dtype} into {jnp.result_type(new)}, which would be cut to "

@@ -1,4 +1,4 @@
-"""Sources whose samples are rows of a table: a chain over the rows, independent draws, or a recorded series."""
+"""Sources whose samples are rows of a table: a chain over the rows, or independent draws; for series see `series`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ergodrift._core import check
 from ergodrift._core.arrays import as_arrays
 from ergodrift.data.chain import MarkovChain
-from ergodrift.data.sampler import Categorical, InOrder, Sampler
+from ergodrift.data.sampler import Categorical, Sampler
 from ergodrift.data.source import Law, Source, Visits, by_seed
 from ergodrift.data.stream import TableStream, padded, stored
 from ergodrift.types import PyTree
@@ -95,7 +95,7 @@ class MarkovSource(TableSource):
             raise TypeError(
                 f"chain must be a MarkovChain, got {type(chain).__name__}; wrap the matrix in MarkovChain(P)"
             )
-        data, rows = _table(data)
+        data, rows = table_of(data)
         if rows != chain.num_states:
             raise ValueError(f"data has {rows} rows along its leading axis, the chain has {chain.num_states} states")
         if start is not None:
@@ -129,7 +129,7 @@ class IIDSource(TableSource):
     """
 
     def __init__(self, data: object, weights: ArrayLike | None = None) -> None:
-        data, rows = _table(data)
+        data, rows = table_of(data)
         weights = np.ones(rows) if weights is None else np.asarray(weights, dtype=float)
         if weights.shape != (rows,):
             raise ValueError(f"weights must have shape ({rows},), one for each row of data, got {weights.shape}")
@@ -155,49 +155,6 @@ class IIDSource(TableSource):
         return self.data
 
 
-class SeriesSource(TableSource):
-    """A recorded series, read once and in order; all seeds see the same samples.
-
-    Args:
-        data: arrays with time along their leading axis: one, or a tuple or dict of them, or any other pytree. A table
-            (pandas, polars, pyarrow) becomes a dict of its columns, so that a loss reads `xi["price"]`; nested lists,
-            series and tensors become arrays. What is no number is refused by name (see `arrays.as_arrays`).
-
-    >>> SeriesSource(np.arange(100.0)).length
-    100
-    >>> SeriesSource({"price": [1.0, 2.0, 4.0], "sold": [3, 1, 0]}).example
-    {'price': np.float64(1.0), 'sold': np.int64(3)}
-    """
-
-    def __init__(self, data: object) -> None:
-        data, rows = _table(data)
-        super().__init__(data, np.full(rows, 1 / rows))
-
-    @property
-    def length(self) -> int:
-        return len(self.weights)
-
-    @staticmethod
-    def record(samples: Iterable[PyTree], num_samples: int | None = None) -> SeriesSource:
-        """The first samples of an iterator, such as a generator; all of them unless a number is given.
-
-        >>> SeriesSource.record(({"price": 2.0**t} for t in range(9)), 3).data
-        {'price': array([1., 2., 4.])}
-        """
-        return SeriesSource(stacked(samples, num_samples))
-
-    def sampler(self) -> Sampler:
-        return InOrder()
-
-    @property
-    def stationary(self) -> None:
-        return None
-
-    @property
-    def recorded(self) -> PyTree:
-        return self.data
-
-
 def stacked(samples: Iterable[PyTree], num_samples: int | None) -> PyTree:
     """The first samples of an iterator, one row per sample."""
     taken = list(itertools.islice(samples, num_samples))
@@ -206,7 +163,7 @@ def stacked(samples: Iterable[PyTree], num_samples: int | None) -> PyTree:
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *taken)
 
 
-def _table(data: object) -> tuple[PyTree, int]:
+def table_of(data: object) -> tuple[PyTree, int]:
     """Data as arrays, and the common length of all along their leading axis, after checking that they are finite."""
     data = as_arrays("data", data)
     leaves = jax.tree_util.tree_leaves_with_path(data)

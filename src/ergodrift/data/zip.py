@@ -29,11 +29,30 @@ class Zip(Source):
         for name, part in [("losses", losses), ("constraints", constraints)]:
             if not isinstance(part, Source) or part.paired:
                 raise TypeError(f"{name} must be a plain source such as SeriesSource(data), got {type(part).__name__}")
+            if part.rows_per_sample > 1:
+                raise ValueError(f"{name} comes in batches of {part.rows_per_sample} rows; a Zip takes them row by row")
+            if part.arrives:
+                raise ValueError(
+                    f"{name} is a stream, and a Zip keeps its parts: pair the chunks on their way in, such as "
+                    "StreamSource(zip(losses, constraints))"
+                )
         self.losses, self.constraints = losses, constraints
 
     @property
     def length(self) -> int | None:
         return min((part.length for part in self.parts if part.length is not None), default=None)
+
+    @property
+    def per_pass(self) -> int | None:
+        return min((part.per_pass for part in self.parts if part.per_pass is not None), default=None)
+
+    @property
+    def in_order(self) -> Zip:
+        once = self.losses.in_order, self.constraints.in_order
+        return self if once == self.parts else Zip(*once)
+
+    def rows_seen(self, num_samples: int) -> int:
+        return min(part.rows_seen(num_samples) for part in self.parts)
 
     @property
     def parts(self) -> tuple[Source, Source]:

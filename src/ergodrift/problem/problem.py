@@ -14,7 +14,7 @@ from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.logarithm import rewritten
 from ergodrift.geometry import Geometry, check_shape
-from ergodrift.types import Feedback, PyTree
+from ergodrift.types import Feedback, PyTree, Scalar
 
 Function: TypeAlias = Callable[[PyTree, PyTree], jax.Array]  # of a point and a sample
 
@@ -95,6 +95,10 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms")):
     def compact(self, xi: PyTree) -> CompactForm | None:
         """How to remember a state with samples like `xi` in fewer numbers than its tangent planes have, if at all."""
         return None
+
+    def share(self, xi: PyTree) -> Scalar:
+        """How much of a whole sample xi is: less than 1 for a batch that is not full."""
+        return 1.0
 
     def check(self, x: PyTree, xi: PyTree) -> int:
         """The number of constraints; raises where the functions do not fit the point or each other."""

@@ -76,6 +76,9 @@ class Rows(NamedTuple):
         return jnp.arange(self.features.num_rows, dtype=self.count.dtype) < self.count
 
 
+SAVED: dict[str, type] = {cls.__name__: cls for cls in (Dense, Sparse, Rows)}  # what a file of samples may hold
+
+
 def dense(parts: Sequence[np.ndarray], signs: np.ndarray, most: int) -> Dense:
     """The (n, d) matrices of all states, their rows times signs, filled up to `most` rows."""
     columns = np.zeros((len(parts), parts[0].shape[1], most))
