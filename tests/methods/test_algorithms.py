@@ -18,6 +18,7 @@ import ergodrift as ed
 from ergodrift.data.source import level_keys, seed_keys
 from ergodrift.methods.average import Average
 from ergodrift.methods.estimator import draw_level
+from ergodrift.methods.scalefree import Scales
 
 # Each takes a number near 1 by which its hyperparameters are scaled, where it has any.
 ALGORITHMS: dict[str, Callable[[float], ed.Algorithm]] = {
@@ -26,7 +27,8 @@ ALGORITHMS: dict[str, Callable[[float], ed.Algorithm]] = {
     "edpp-auto": lambda v: ed.edpp("auto", beta=v / 4),
     "dpp-t": lambda v: ed.dpp(),
     "dpp-T": lambda v: ed.dpp(horizon=150 * v),
-    "mdpp": lambda v: ed.mdpp(delta=v),
+    "mdpp": lambda v: ed.mdpp(delta=v, cap=16),
+    "mdpp-first": lambda v: ed.mdpp(beta=v / 4),
     "mdpp-theory": lambda v: ed.mdpp(delta=v, beta=0.25, cap=None, add_delta=False),
     "adpp": lambda v: ed.adpp(beta=v / 4),
     "pd": lambda v: ed.pd(150 * v, gradient_bound=5, constraint_bound=3),
@@ -35,6 +37,13 @@ ALGORITHMS: dict[str, Callable[[float], ed.Algorithm]] = {
     "rdpp": lambda v: ed.rdpp([1, 2 * v, 3]),
     "rdpp-visits": lambda v: ed.rdpp("visits"),
     "wdpp": lambda v: ed.wdpp(),
+    "sdpp": lambda v: ed.sdpp(),
+    "sdpp-scales": lambda v: ed.sdpp(Scales(v / 4, 0.1 * v)),
+    "srdpp": lambda v: ed.srdpp([1, 2 * v, 3]),
+    "sinha-vaze": lambda v: ed.sinha_vaze(150, gradient_bound=5 * v),
+    "yu-lee-lee": lambda v: ed.yu_lee_lee(5, 3 * v, gamma_scale=20, regularizer_scale=0.1),
+    "csa": lambda v: ed.switching(v / 4, tolerance=25.0, batch=1, horizon=150),
+    "alm": lambda v: ed.augmented_lagrangian(150, step=v / 4),
 }
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 WIDE = bool(jax.config.read("jax_enable_x64"))
@@ -71,7 +80,7 @@ def full(name: str, seed: int) -> ed.Result:
 
 def records(result: ed.Result) -> Any:
     """The fields with leading axes (seeds, records)."""
-    apart = {"name", "seeds", "samples", "solution", "paths", "setting"}
+    apart = {"name", "seeds", "samples", "solution", "paths", "setting", "margin", "tightening"}
     return {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name not in apart}  # type: ignore[arg-type]
 
 
@@ -91,6 +100,8 @@ def assert_close(actual: Any, expected: Any) -> None:
         *[("edpp-t", "EDPP-t"), ("edpp-T", "EDPP-T"), ("dpp-t", "DPP-t"), ("dpp-T", "DPP-T"), ("mdpp", "MDPP")],
         *[("edpp-auto", "EDPP-auto"), ("mdpp-theory", "MDPP"), ("adpp", "ADPP"), ("pd", "PD"), ("pd2", "PD2")],
         *[("pd2-max", "PD2"), ("rdpp", "RDPP"), ("rdpp-visits", "RDPP"), ("wdpp", "WDPP")],
+        *[("sdpp", "SDPP"), ("sdpp-scales", "SDPP"), ("srdpp", "SRDPP"), ("mdpp-first", "MDPP")],
+        *[("sinha-vaze", "Sinha-Vaze"), ("yu-lee-lee", "Yu-Lee-Lee"), ("csa", "CSA"), ("alm", "ALM")],
     ],
 )
 def test_names(name, title):
@@ -138,7 +149,7 @@ def by_hand(name: str, seed: int) -> dict[str, Any]:
     def record() -> None:
         degree = Average.of(ALGORITHMS[name](1.0).average).degree
         shares = np.arange(1.0, len(points) + 1) ** degree
-        mean = np.average(points, axis=0, weights=shares) if points else X0
+        mean = np.average(points, axis=0, weights=shares) if points else state.x
         sums = np.sum(losses), np.sum(values, axis=0) if values else np.zeros(2)
         rows.append((state.t, used, state.x, mean, state.queue, weights, *sums))
 
@@ -150,7 +161,8 @@ def by_hand(name: str, seed: int) -> dict[str, Any]:
         values.append(feedback.constraints)
         if info.updated:
             points.append(before.x)
-            weights, used = info.weights, taken
+            weights = info.weights
+        used = taken - method.estimator.pending(state.window)
         record()
     fields = ["rounds", "samples_used", "x", "x_mean", "queue", "weights", "loss_sum", "constraint_sum"]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves)[None], *rows)
@@ -232,7 +244,7 @@ def test_new_numbers_never_trace_the_problem_again(name):
     # Every change took effect, so nothing stale was used.
     different = [not np.array_equal(solutions[0], solution) for solution in solutions[1:]]
     # Some have no number to change; and a walk's law does not change what is remembered under a law that was given.
-    assert different[0] == (name not in ("dpp-t", "rdpp-visits", "wdpp"))
+    assert different[0] == (name not in ("dpp-t", "rdpp-visits", "wdpp", "sdpp"))
     assert all(different[1:])
 
 
@@ -362,6 +374,8 @@ def test_a_point_of_mixed_precision_is_refused():
         (lambda: ed.mdpp(beta=0.6), ValueError, "beta must be > 0 and <= 0.5, got 0.6"),
         (lambda: ed.mdpp(cap=0), ValueError, "cap must be between 1 and"),
         (lambda: ed.mdpp(diameter=0), ValueError, "diameter must be > 0, got 0"),
+        (lambda: ed.sdpp(distance=0), ValueError, "distance must be > 0, got 0"),
+        (lambda: ed.sdpp(distance=[1, 2]), TypeError, "distance must be one number, got an array of shape (2,)"),
         (lambda: ed.adpp(beta=-0.1), ValueError, "beta must be > 0 and <= 0.5, got -0.1"),
         (lambda: ed.adpp(diameter=-2), ValueError, "diameter must be > 0, got -2"),
         (lambda: ed.pd(0.5, 1, 1), ValueError, "horizon must be >= 1, got 0.5"),

@@ -47,6 +47,9 @@ ROUNDS = [sizes(2, [1, 2], [sqrt(14), 1]), sizes(6, [2, 0], [1, sqrt(2)])]
         (AdaGrad(64.0, 0.0, 0.5, None, lagged=True), [(4, 16), (5, 25)]),
         # The same with 44 added to every a_t: S_1 = 144.
         (AdaGrad(64.0, 44.0, 0.5, None, lagged=True), [(4, 16), (6, 36)]),
+        # In units of the first a_t, 36: S_0 = 36, and S_1 = 72 or, with 36 added to every a_t, 108.
+        (AdaGrad(1.0, 0.0, 0.5, None, lagged=True, relative=True), [(3, 9), (sqrt(18), 18)]),
+        (AdaGrad(1.0, 1.0, 0.5, None, lagged=True, relative=True), [(3, 9), (sqrt(27), 27)]),
         # S_1 = 36, S_2 = 64.
         (AdaGrad(0.0, 0.0, 0.5, None, lagged=False), [(3, 9), (4, 16)]),
         # R = 1 from the caller: a_1 = 1 + 5 + 15 = 21, a_2 = 9 + 4 + 3 = 16.
@@ -87,6 +90,32 @@ def test_mdpp_adds_delta_to_every_increment_unless_told_not_to(add_delta, second
     # S_0 = 2, and F = 2 adds 1, with or without another 2.
     answers = weights_of_rounds(schedule, [sizes(2, [0, 0], [0, 0])] * 2, ed.Ball(1.0))
     np.testing.assert_allclose([alpha for _, alpha in answers], [2, second])
+
+
+def test_mdpp_begins_with_the_first_feedback_that_there_is():
+    schedule = ed.mdpp(diameter=1).schedule
+    # Two rounds of nothing, then F = 2: S_0 = 1, and S_1 = 3.
+    answers = weights_of_rounds(schedule, [NOTHING, NOTHING, *[sizes(2, [0, 0], [0, 0])] * 2], ed.Ball(1.0))
+    np.testing.assert_allclose([alpha for _, alpha in answers], [0, 0, 1, 3])
+
+
+@pytest.mark.x64("1e-9 is below the rounding of float32")
+@pytest.mark.parametrize("c", [1e-4, 7.0, 1e5])
+def test_mdpp_does_not_ask_for_the_unit_that_loss_and_constraints_share(c):
+    """V_t and Q_t grow by c, alpha_t by c^2: x stays the same. With a delta that is a number it would not."""
+    rows = np.random.default_rng(0).normal(size=(400, 2)) + 1
+
+    def solution(c: float, algorithm: ed.Algorithm) -> Any:
+        data = ed.SeriesSource({"row": rows, "c": np.full(400, c)})
+        return ed.run(algorithm, SHARED, data, x0=np.zeros(2), record=1).solution
+
+    np.testing.assert_allclose(solution(c, ed.mdpp()), solution(1.0, ed.mdpp()), rtol=1e-9)
+    assert not np.allclose(solution(c, ed.mdpp(1.0)), solution(1.0, ed.mdpp(1.0)), rtol=1e-3)
+
+
+SHARED = ed.Problem(
+    lambda x, xi: xi["c"] * jnp.sum((x - xi["row"]) ** 2), lambda x, xi: xi["c"] * (x[:1] - 0.5), ed.Ball(3.0)
+)
 
 
 def test_a_float32_energy_keeps_small_increments():

@@ -34,10 +34,11 @@ class Geometry(tree.Module):
     found here, and a `region` lets the solvers use Newton's method up to the boundary.
     """
 
-    def prox(self, x: X, direction: X, proximity: Scalar) -> X:
+    def prox(self, x: X, direction: X, proximity: PyTree) -> X:
         """argmin over y in X of direction.y + proximity D(y, x), in closed form.
 
-        In the Euclidean case Proj(x - direction / (2 proximity)); the 2 is the strong convexity of Phi.
+        In the Euclidean case Proj(x - direction / (2 proximity)); the 2 is the strong convexity of Phi. Where X is a
+        product, `proximity` may have one number for each factor, as `factor_norms` has.
         """
         return self.project(jax.tree.map(lambda a, b: a - b / (2 * proximity), x, direction))
 
@@ -70,6 +71,18 @@ class Geometry(tree.Module):
         if type(self).bregman is not Geometry.bregman:
             return jnp.asarray(jnp.inf, tree.dtype(x))
         return _diagonal(self, x)
+
+    def factor_norms(self, x: PyTree) -> PyTree:
+        """The norm of each part of x that can step on its own, where X is a product; else that of x."""
+        return self.norm(x)
+
+    def factor_dual_norms(self, x: PyTree) -> PyTree:
+        """The dual norms of the same parts."""
+        return self.dual_norm(x)
+
+    def factor_diameters(self, x: PyTree) -> PyTree:
+        """The diameters of the factors of X, in their norms where D has no bound."""
+        return self.diameter(x)
 
     def reach(self, x: PyTree) -> Scalar:
         """r: the largest Euclidean norm in X, or more, the radius that PD and PD2 use. `x` gives the shape alone."""

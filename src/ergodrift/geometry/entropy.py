@@ -72,6 +72,10 @@ class EntropySimplex(Geometry):
         top = 1 - (size(x) - 1) * self.floor
         return jnp.sqrt(2 * (top - self.floor) * jnp.log(top / self.floor)).astype(tree.dtype(x))
 
+    def factor_diameters(self, x: PyTree) -> Scalar:
+        """In l1, which is what `factor_norms` are in: D may have no bound."""
+        return jnp.asarray(2 * (1 - size(x) * (0.0 if self.floor is None else self.floor)), tree.dtype(x))
+
     def reach(self, x: PyTree) -> Scalar:
         if self.floor is None:
             return 1.0

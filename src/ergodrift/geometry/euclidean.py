@@ -71,6 +71,8 @@ class Box(Geometry):
                 raise ValueError(f"lower and upper differ in shape: {np.shape(low)} and {np.shape(high)}")
             if (np.asarray(low) > np.asarray(high)).any():
                 raise ValueError(f"lower must not exceed upper anywhere, got lower={low!r}, upper={high!r}")
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, jax.tree.map(_lasting, getattr(self, name)))
 
     def bounds(self, x: X) -> tuple[X, X]:
         """Lower and upper bounds with the structure of x."""
@@ -86,10 +88,24 @@ class Box(Geometry):
         lower, upper = self.bounds(x)
         return jax.tree.map(lambda leaf, low, high: jnp.minimum(jnp.maximum(leaf, low), high), x, lower, upper)
 
+    def prox(self, x: X, direction: X, proximity: PyTree) -> X:
+        if jax.tree.structure(proximity) != jax.tree.structure(x):  # one number for all
+            return super().prox(x, direction, proximity)
+        return self.project(jax.tree.map(lambda a, b, own: a - b / (2 * own), x, direction, proximity))
+
     def diameter(self, x: PyTree) -> Scalar:
-        lower, upper = self.bounds(x)
-        widths = jax.tree.map(lambda leaf, low, high: jnp.broadcast_to(high - low, leaf.shape), x, lower, upper)
-        return jnp.sqrt(tree.squared_norm(widths))
+        return jnp.sqrt(tree.squared_norm(self.factor_diameters(x)))
+
+    # A box is a product of intervals.
+
+    def factor_norms(self, x: X) -> X:
+        return jax.tree.map(jnp.abs, x)
+
+    def factor_dual_norms(self, x: X) -> X:
+        return jax.tree.map(jnp.abs, x)
+
+    def factor_diameters(self, x: X) -> X:
+        return jax.tree.map(lambda leaf, low, high: jnp.broadcast_to(high - low, leaf.shape), x, *self.bounds(x))
 
     def reach(self, x: PyTree) -> Scalar:
         def furthest(leaf: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
@@ -122,6 +138,14 @@ class Box(Geometry):
 
 def _is_number(bound: PyTree) -> bool:
     return jax.tree.structure(bound) == jax.tree.structure(0) and np.ndim(bound) == 0
+
+
+def _lasting(bound: PyTree) -> PyTree:
+    """A NumPy array as a copy that nobody can change: it need then be sent to the device once only."""
+    if isinstance(bound, np.ndarray):
+        bound = bound.copy()
+        bound.flags.writeable = False
+    return bound
 
 
 def project_simplex(x: Array, mass: Scalar) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -47,9 +48,14 @@ class Product(Geometry):
         geometries, structure = jax.tree.flatten(self.parts, is_leaf=_is_geometry)
         return structure, zip(geometries, *map(structure.flatten_up_to, points), strict=True)
 
-    def prox(self, x: X, direction: X, proximity: Scalar) -> X:
+    def prox(self, x: X, direction: X, proximity: PyTree) -> X:
         structure, parts = self._split(x, direction)
-        return structure.unflatten([part.prox(a, b, proximity) for part, a, b in parts])
+        each = proximity if isinstance(proximity, list) else itertools.repeat(proximity)
+        if isinstance(proximity, list) and len(proximity) != structure.num_leaves:
+            raise ValueError(
+                f"Product: one proximity for each of its {structure.num_leaves} parts, got {len(proximity)}"
+            )
+        return structure.unflatten([part.prox(a, b, own) for (part, a, b), own in zip(parts, each, strict=False)])
 
     def project(self, x: X) -> X:
         structure, parts = self._split(x)
@@ -66,6 +72,15 @@ class Product(Geometry):
 
     def diameter(self, x: PyTree) -> Scalar:
         return jnp.sqrt(sum(jnp.asarray(part.diameter(a)) ** 2 for part, a in self._split(x)[1]))
+
+    def factor_norms(self, x: PyTree) -> list[PyTree]:
+        return [part.factor_norms(a) for part, a in self._split(x)[1]]
+
+    def factor_dual_norms(self, x: PyTree) -> list[PyTree]:
+        return [part.factor_dual_norms(a) for part, a in self._split(x)[1]]
+
+    def factor_diameters(self, x: PyTree) -> list[PyTree]:
+        return [part.factor_diameters(a) for part, a in self._split(x)[1]]
 
     def reach(self, x: PyTree) -> Scalar:
         return jnp.sqrt(sum(jnp.asarray(part.reach(a)) ** 2 for part, a in self._split(x)[1]))

@@ -19,6 +19,7 @@ from ergodrift.methods.estimator import Estimator, MultiLevel, SingleSample
 from ergodrift.methods.learned import Learned
 from ergodrift.methods.memory import Aging, Memory
 from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
+from ergodrift.methods.scalefree import Distances, ScaledDrift, Scales
 from ergodrift.methods.schedule import AdaGrad, Constant, Damped, Decaying, Ergodic, Schedule
 from ergodrift.methods.windows import GrowingWindow, Widening
 from ergodrift.problem import CompactForm, Problem
@@ -103,9 +104,9 @@ def dpp(horizon: Scalar | None = None) -> Algorithm:
 
 
 def mdpp(
-    delta: Scalar = 1.0,
+    delta: Scalar | None = None,
     beta: Scalar = 0.5,
-    cap: int | None = 16,
+    cap: int | None = 4,
     diameter: Scalar | None = None,
     add_delta: bool = True,
 ) -> Algorithm:
@@ -114,15 +115,18 @@ def mdpp(
     V_t = S_{t-1}^beta / R, alpha_t = S_{t-1} / R^2, with S_0 = delta and the sizes of the MLMC estimates.
 
     Args:
-        delta: S_0 > 0; larger favours the constraints.
+        delta: S_0 > 0; larger favours the constraints. It has the units of a_t, so that no number suits all problems:
+            unless given, it is the a_t of the first round, which theorem 5 allows as it allows any.
         beta: trades regret against violation, in (0, 1/2].
-        cap: the most samples that a round may use; None is the theory's T^2 for T rounds, which varies a lot.
+        cap: the most samples that a round may use; None is the theory's T^2 for T rounds, which varies a lot. The
+            paper's experiment has 16, which is better where samples are dependent over hundreds, and worse elsewhere.
         diameter: R; the geometry's unless given.
         add_delta: whether every a_t includes delta, as the proofs need; the paper's experiment runs without.
     """
-    delta = check.number("delta", delta, above=0)
+    start = 1.0 if delta is None else check.number("delta", delta, above=0)
     beta = check.number("beta", beta, above=0, at_most=0.5)
-    schedule = AdaGrad(delta, delta if add_delta else 0.0, beta, _positive("diameter", diameter), lagged=True)
+    offset = start if add_delta else 0.0
+    schedule = AdaGrad(start, offset, beta, _positive("diameter", diameter), lagged=True, relative=delta is None)
     return Algorithm("MDPP", DriftPlusPenalty, schedule, MultiLevel.with_cap(cap))
 
 
@@ -190,6 +194,45 @@ def wdpp() -> Algorithm:
     and what was tried.
     """
     return Algorithm("WDPP", DriftPlusPenalty, Widening(), GrowingWindow())
+
+
+def sdpp(scales: Scales | None = None, distance: Scalar | None = None) -> Algorithm:
+    """Scale-free drift-plus-penalty: no mixing time, horizon, bound, diameter or step is asked for.
+
+    Steps are distances over energies (after Ivgi, Hinder and Carmon 2023), and each multiplier has a rate of its own,
+    all from what the run itself has seen (`Distances`). The same run comes out whatever the units of the loss, of each
+    constraint and of x. Recommends the average of its points with weights t. Not in the paper; see docs/scalefree.md.
+
+    Args:
+        scales: what is known beforehand, as `auto` measures it: with it, samples that depend on each other do not
+            carry the point along.
+        distance: a first guess of how far the solution is from x0; a hundredth of the domain's diameter unless given.
+
+    >>> sdpp().name
+    'SDPP'
+    """
+    return Algorithm(
+        "SDPP",
+        ScaledDrift,
+        Distances(scales=scales, first=_positive("distance", distance)),
+        average=("polynomial", 1),
+    )
+
+
+def srdpp(law: ArrayLike | Literal["stationary", "visits"] = "stationary") -> Algorithm:
+    """Scale-free RDPP: remembers every state as `rdpp` does, and takes its steps as `sdpp` does.
+
+    What is remembered has no noise but its age, so that energies forget nothing and the steps are shorter. Recommends
+    the average of its points with weights t^3. Not in the paper; see docs/scalefree.md.
+
+    Args:
+        law: how states weigh, as for `rdpp`.
+
+    >>> srdpp("visits").name
+    'SRDPP'
+    """
+    schedule = Distances(memory=0.0, mean_memory=3.0, stride=0.3)
+    return dataclasses.replace(rdpp(law), name="SRDPP", rule=ScaledDrift, schedule=schedule)
 
 
 def pd(horizon: Scalar, gradient_bound: Scalar, constraint_bound: Scalar, radius: Scalar | None = None) -> Algorithm:

@@ -12,7 +12,7 @@ from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift.geometry import Geometry, check_shape
 from ergodrift.methods.estimator import Estimator
-from ergodrift.methods.schedule import FeedbackSchedule, Schedule
+from ergodrift.methods.schedule import FeedbackSchedule, Schedule, StateSchedule
 from ergodrift.types import Array, Feedback, Info, Key, PyTree, Sizes, State
 
 
@@ -66,10 +66,7 @@ class Method(tree.Module, abc.ABC):
         self, feedback = tree.cast((self, feedback), tree.dtype(state.x))
         window, round_feedback, complete = self.estimator.observe(state.window, state.t, feedback, state.x)
         sizes = self.sizes(round_feedback)
-        schedule = state.schedule
-        if isinstance(self.schedule, FeedbackSchedule):
-            schedule = self.schedule.absorb(schedule, state.t + 1, round_feedback)
-        schedule, weights = self.schedule.weights(schedule, state.t + 1, sizes)
+        schedule, weights = self.weigh(state, round_feedback, sizes)
         if missing := [name for name in self.reads if not hasattr(weights, name)]:
             raise TypeError(
                 f"{type(self).__name__} reads {', '.join(self.reads)} of a round's weights, but what "
@@ -83,6 +80,15 @@ class Method(tree.Module, abc.ABC):
         done = State(state.t + 1, x, queue, schedule, None)
         kept = tree.select(complete, done, state._replace(window=None))
         return kept._replace(window=window), Info(jnp.asarray(complete), weights, sizes, round_feedback)
+
+    def weigh(self, state: State, feedback: Feedback, sizes: Sizes) -> tuple[PyTree, PyTree]:
+        """What the schedule carries on, and the weights of the round that follows `state`."""
+        schedule = state.schedule
+        if isinstance(self.schedule, FeedbackSchedule):
+            schedule = self.schedule.absorb(schedule, state.t + 1, feedback)
+        elif isinstance(self.schedule, StateSchedule):
+            schedule = self.schedule.absorb(schedule, state.t + 1, feedback, state.x, state.queue, self.geometry)
+        return self.schedule.weights(schedule, state.t + 1, sizes)
 
     def sizes(self, feedback: Feedback) -> Sizes:
         """(F_t, G_t, H_t), in the dual norm of the geometry."""
@@ -127,7 +133,22 @@ class DriftPlusPenalty(Method):
         target = self.geometry.prox(x, direction, jnp.where(moving, weights.proximity, 1))
         x_next = tree.select(moving, target, x)
         change = tree.pushforward(feedback.constraint_jac, tree.subtract(x_next, x))
-        return x_next, jnp.maximum(queue + feedback.constraints + change, 0)
+        return x_next, self.next_queue(queue, feedback.constraints, change, weights)
+
+    # The same round in parts, for optimisers that take the step of x in their own way.
+
+    def multipliers(self, queue: jax.Array, weights: PyTree) -> jax.Array:
+        """Q_t / V_t: what the gradients of the constraints weigh beside that of the loss."""
+        return jnp.where(weights.penalty == 0, 0, queue / jnp.where(weights.penalty == 0, 1, weights.penalty))
+
+    def step_size(self, weights: PyTree) -> jax.Array:
+        """V_t / (2 alpha_t): the length of the step along df_t + sum_i (Q_ti / V_t) dg_ti in Euclidean space."""
+        moving = weights.proximity != 0
+        return jnp.where(moving, weights.penalty / (2 * jnp.where(moving, weights.proximity, 1)), 0)
+
+    def next_queue(self, queue: jax.Array, constraints: jax.Array, change: jax.Array, weights: PyTree) -> jax.Array:
+        """Q_{t+1}, with change = dg_t . (x_{t+1} - x_t)."""
+        return jnp.maximum(queue + constraints + change, 0)
 
 
 class PrimalDual(Method, static=("aggregate",)):

@@ -53,6 +53,16 @@ class FeedbackSchedule(Schedule):
         """The state after the feedback of round t = 1, 2, ..."""
 
 
+class StateSchedule(Schedule):
+    """A schedule that also looks at where the run stands: the point and the queue at which a round was asked."""
+
+    @abc.abstractmethod
+    def absorb(
+        self, state: PyTree, t: jax.Array, feedback: Feedback, x: PyTree, queue: jax.Array, geometry: Geometry
+    ) -> PyTree:
+        """The state after the feedback of round t = 1, 2, ... at x_t and Q_t."""
+
+
 class Constant(PresetSchedule):
     """V_t = penalty and alpha_t = proximity, every round."""
 
@@ -75,13 +85,14 @@ class Ergodic(PresetSchedule):
 
 
 class Energy(NamedTuple):
-    """S_t as a compensated sum, and the R it is scaled by."""
+    """S_t as a compensated sum, the R it is scaled by, and the first a_t that is not 0, where that is its unit."""
 
     total: tuple[jax.Array, jax.Array]
     diameter: jax.Array
+    unit: jax.Array | None = None
 
 
-class AdaGrad(Schedule, static=("lagged",)):
+class AdaGrad(Schedule, static=("lagged", "relative")):
     """V_t = S^beta / R, alpha_t = S / R^2, where S sums a_t = F_t^2/4 + sum_i (R^2 G_ti^2 + H_ti^2) + offset.
 
     MDPP weighs round t with S_{t-1} (`lagged`), starting from S_0 = delta (section 4.2); the adversarial version with
@@ -93,6 +104,9 @@ class AdaGrad(Schedule, static=("lagged",)):
         beta: trades regret against violation.
         diameter: R; the geometry's unless given.
         lagged: whether round t is weighed with S_{t-1} or S_t.
+        relative: whether `start` and `offset` are in units of the first a_t that is not 0 (its own offset apart).
+            Proofs that take V_t and Q_t for given before round t lose nothing: they use it where Q_t is multiplied, and
+            Q_1 = 0.
     """
 
     start: Scalar
@@ -100,6 +114,7 @@ class AdaGrad(Schedule, static=("lagged",)):
     beta: Scalar
     diameter: Scalar | None
     lagged: bool
+    relative: bool = False
 
     def init(self, geometry: Geometry, x: PyTree, num_constraints: int) -> Energy:
         diameter = geometry.diameter(x) if self.diameter is None else self.diameter
@@ -111,18 +126,27 @@ class AdaGrad(Schedule, static=("lagged",)):
         if not tree.is_traced(diameter) and not diameter > 0:
             raise ValueError(f"the domain is a single point: its diameter is {diameter}")
         kind = tree.dtype(x)
-        return Energy(tree.compensated(jnp.asarray(self.start, kind)), jnp.asarray(diameter, kind))
+        start, unit = (jnp.zeros((), kind),) * 2 if self.relative else (jnp.asarray(self.start, kind), None)
+        return Energy(tree.compensated(start), jnp.asarray(diameter, kind), unit)
 
     def weights(self, state: Energy, t: jax.Array, sizes: Sizes) -> tuple[Energy, Weights]:
-        total = tree.compensated_add(state.total, self.increment(sizes, state.diameter))
-        energy = sum(state.total if self.lagged else total)
+        before, unit, increment = state.total, state.unit, self.increment(sizes, state.diameter)
+        if unit is None:
+            increment += self.offset
+        else:
+            # Until the first a_t that is not 0 there is no feedback at all: nothing moves.
+            first, unit = unit == 0, jnp.where(unit == 0, increment, unit)
+            before = tree.select(first, tree.compensated(jnp.asarray(self.start * unit)), before)
+            increment += self.offset * unit
+        total = tree.compensated_add(before, increment)
+        energy = sum(before if self.lagged else total)
         weights = Weights(energy**self.beta / state.diameter, energy / jnp.square(state.diameter))
-        return Energy(total, state.diameter), weights
+        return Energy(total, state.diameter, unit), weights
 
     def increment(self, sizes: Sizes, diameter: Scalar) -> jax.Array:
-        """a_t, with all constraints summed."""
+        """a_t without its offset, with all constraints summed."""
         gradients = jnp.sum(jnp.square(diameter * sizes.constraint_jac) + jnp.square(sizes.constraints))
-        return jnp.square(sizes.loss_grad) / 4 + gradients + self.offset
+        return jnp.square(sizes.loss_grad) / 4 + gradients
 
 
 class Damped(Schedule):
