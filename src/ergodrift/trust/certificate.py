@@ -25,7 +25,7 @@ class Certificate:
         more_samples: for each constraint, about how many more samples would decide it, or show enough for an interval
             where there is none: 0 where it is decided, 2^62 where no number can be given.
         loss_estimate, loss_lower, loss_upper: the same for the loss, an interval of its own; without ends where the
-            path says too little about the loss.
+            path says too little about the loss, and NaN where there is no loss.
         confidence: as asked for.
         method: which intervals.
         guarantee: "every n" (if tau_mix is right) or "as n grows".
@@ -56,6 +56,10 @@ class Certificate:
         """Whether every constraint is certified to hold."""
         return all(verdict == "satisfied" for verdict in self.verdict)
 
+    def without_loss(self) -> Certificate:
+        """The same, of constraints that came without a loss."""
+        return dataclasses.replace(self, loss_estimate=np.nan, loss_lower=np.nan, loss_upper=np.nan)
+
     def __str__(self) -> str:
         holds = "every n, if tau_mix is right" if self.guarantee == "every n" else "holds as n grows"
         lines = [
@@ -70,7 +74,8 @@ class Certificate:
             if 0 < more < NEVER:
                 said += f", about {more:,} more samples would {'show enough' if reason else 'decide'}"
             lines.append(f"constraint {number:<3}{middle:12.5g}{low:12.5g}{high:12.5g}   {said}")
-        lines.append(f"{'loss':14}{self.loss_estimate:12.5g}{self.loss_lower:12.5g}{self.loss_upper:12.5g}")
+        if not np.isnan(self.loss_estimate):
+            lines.append(f"{'loss':14}{self.loss_estimate:12.5g}{self.loss_lower:12.5g}{self.loss_upper:12.5g}")
         lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from ergodrift._core import check
 from ergodrift._core.arrays import as_arrays
+from ergodrift.data.series import SeriesSource
 from ergodrift.data.source import Source
-from ergodrift.data.tables import SeriesSource, stacked
+from ergodrift.data.tables import stacked
 from ergodrift.problem import Problem
 from ergodrift.trust.autocorrelation import LEAST, autocovariance, block_length, checked_series, integrated_time
 from ergodrift.trust.relaxation import relaxation
@@ -63,6 +64,7 @@ class Diagnosis:
         chain: where states are finite: `P`, `stationary`, `states`, `counts`, `relaxation_time`.
         confidence: of the interval.
         names: of the columns of `series`.
+        notes: what else is to be known of the record: passes, times.
         series: (n, k) what was looked at.
     """
 
@@ -76,6 +78,7 @@ class Diagnosis:
     confidence: float
     names: list[str]
     series: np.ndarray
+    notes: tuple[str, ...] = ()
 
     @property
     def integrated_time(self) -> float:
@@ -108,6 +111,7 @@ class Diagnosis:
             if len(states) <= FEW:
                 found += "; stationary law " + ", ".join(f"{p:.3f}" for p in law)
             lines += ["", found]
+        lines += [f"note: {note}" for note in self.notes]
         lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
@@ -151,7 +155,9 @@ def diagnose(
             of them; or an iterator of samples, of which `num_samples` are read.
         problem: with `x`, the loss, the constraints and the gradient of the loss along the path are looked at too.
         x: the point to evaluate at.
-        num_samples: how many to draw or read: all of a series, 100,000 of a source or stream that never ends.
+        num_samples: how many to draw or read: all of a series, 100,000 of a source that never ends, the first 100,000
+            of a stream, which are still there for a run. A series is looked at as it was recorded, once and row by row,
+            whatever its passes, order and batches.
         seed: of the path, where one is drawn.
         confidence: of the interval.
 
@@ -175,13 +181,13 @@ def diagnose(
     read = source_or_series
     if isinstance(read, Iterator):
         read = stacked(read, num_samples or SAMPLES)
-    given = read if isinstance(read, Source) else _as_series(read)
+    given = read.beginning(num_samples or SAMPLES) if isinstance(read, Source) else _as_series(read)
     if not isinstance(given, Source) and problem is not None:
         given = SeriesSource(given)
     names: list[str] = []
     columns: list[np.ndarray] = []
     if isinstance(given, Source):
-        source = given
+        source = given.in_order
         count = min(num_samples or source.length or SAMPLES, source.length or 2**31 - 1)
         path = source.path_of(source.paths([seed], count), 0)
         if source.stationary is not None and not source.independent:
@@ -198,7 +204,36 @@ def diagnose(
             states = values
         else:
             names, columns = _leaves(values, np.arange(len(values)))
-    return _diagnose(states, known, names, columns, confidence)
+    found = _diagnose(states, known, names, columns, confidence)
+    return found if not isinstance(given, Source) else _with_record(found, given)
+
+
+def _with_record(found: Diagnosis, source: Source) -> Diagnosis:
+    """A diagnosis with what is to be said of a record beside its dependence: how it is read, and its times."""
+    notes, warnings = list(found.notes), list(found.warnings)
+    for part in dict.fromkeys(source.parts):
+        if not isinstance(part, SeriesSource):
+            continue
+        if part.epochs > 1:
+            notes.append(
+                f"the record is read {part.epochs} times, which makes it no longer: its {len(part.weights):,} rows are "
+                f"worth what they are worth once"
+            )
+        if part.order == "shuffled":
+            notes.append(
+                "a run gets the rows in random order, nearly independent: dependence was measured in the recorded "
+                "order, and it is what certificates and the error of the record as a whole go by"
+            )
+        longest = max((quantity.block for quantity in found.quantities), default=0.0)
+        if part.order == "blocks" and part.block < longest:
+            warnings.append(
+                f"blocks of {part.block} rows are shorter than these data want, about {longest:.0f}: what depends over "
+                f"longer stretches is torn apart; pass SeriesSource(..., order='blocks', block={int(np.ceil(longest))})"
+            )
+        if part.timing is not None:
+            notes += part.timing.notes()
+            warnings += part.timing.warnings()
+    return dataclasses.replace(found, notes=tuple(notes), warnings=warnings)
 
 
 def _diagnose(

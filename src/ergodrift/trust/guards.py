@@ -27,23 +27,31 @@ def unsteady(source: Source, losses: np.ndarray, constraints: np.ndarray) -> lis
     found = []
     for name, column in columns:
         if len(column) >= FEWEST and np.ptp(column) > 0 and not _rarely_moves(column):
-            found += [f"{name} {said}" for said in _changes(column)]
+            found += [f"{name} {said}" for said in changes(column, "held-out samples")]
     return found
 
 
-def _changes(y: np.ndarray) -> list[str]:
+def changes(y: np.ndarray, record: str, length: float = 1.0) -> list[str]:
+    """What speaks against one law along a series (n,): trends and steps of its level, of its spread, cycles.
+
+    Args:
+        y: the series; not constant.
+        record: what it is called.
+        length: samples that each entry stands for.
+    """
     found, scores, moved = [], change_scores(y[:, None])[:, 0], np.ptp(y)
     if scores.max() > CRITICAL:
         y, kind = without_change(y, scores)
-        found.append(f"{kind}; the certificate takes the held-out samples to follow one law, so look at them first")
+        found.append(f"{kind}; intervals take the {record} to follow one law, so look there first")
     if np.ptp(y) <= 1e-9 * moved:
         return found  # nothing else moves
     spread = np.square(y - y.mean())
     if np.ptp(spread) > 1e-12 * spread.max() and change_scores(spread[:, None]).max() > CRITICAL:
-        found.append("changes its spread along the held-out samples: look at them")
+        found.append(f"changes its spread along the {record}: look there")
     if period := cycle(y):
         found.append(
-            f"has a cycle of about {period:.4g} samples, which does not die out as mixing does: hold out whole cycles"
+            f"has a cycle of about {period * length:.4g} samples, which does not die out as mixing does: take "
+            "whole cycles"
         )
     return found
 

@@ -8,6 +8,8 @@ compared with.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import scipy
 
@@ -35,6 +37,9 @@ RESAMPLES = 999
 SKEWED = 0.7  # skewness of the mean from which on no interval is given; N rare events have 1 / sqrt(N)
 
 Bounds = tuple[np.ndarray, np.ndarray]
+Times: TypeAlias = (
+    np.ndarray | float | None
+)  # relaxation times in samples, where they are known better than by a column
 
 
 def _cut(values: np.ndarray) -> np.ndarray:
@@ -58,20 +63,32 @@ def _flat(length: np.ndarray | int, tau: np.ndarray) -> np.ndarray:
     return 1 - tau / length * (1 - np.exp(-length / tau))
 
 
-def batch_errors(values: np.ndarray, overlap: bool) -> tuple[np.ndarray, np.ndarray]:
+def _decays(values: np.ndarray, y: np.ndarray, tau: Times) -> np.ndarray:
+    """Relaxation times of the columns in stretches: those given in samples, else as the stretches `y` show them."""
+    if tau is None:
+        return decay_time(y)
+    return np.broadcast_to(np.asarray(tau, dtype=float) / -(-len(values) // STRETCHES), y.shape[1])
+
+
+def batch_numbers(n: int, tau: np.ndarray) -> np.ndarray:
+    """How many batches of n samples last 20 relaxation times each, between 5 and 40."""
+    choices = np.array(sorted(FIXED_B))
+    wanted = np.maximum(n / (REACH * tau), choices[0])
+    numbers = choices[np.searchsorted(choices, wanted, side="right") - 1]
+    return np.minimum(numbers, choices[choices <= max(n // 2, choices[0])].max())
+
+
+def batch_errors(values: np.ndarray, overlap: bool, tau: Times = None) -> tuple[np.ndarray, np.ndarray]:
     """Standard errors of the means, (k,), and the number of batches that each stands on.
 
     As many batches as last 20 relaxation times each, between 5 and 40. What correlation between neighbouring batches
     takes from their spread is put back, as for autocorrelation exp(-k / tau): at 20 relaxation times it is 5 % of the
-    variance.
+    variance. Relaxation times are read off the columns unless they are given.
     """
     y = _cut(values)
     n = len(y)
-    tau = decay_time(y)
-    choices = np.array(sorted(FIXED_B))
-    wanted = np.maximum(n / (REACH * tau), choices[0])
-    numbers = choices[np.searchsorted(choices, wanted, side="right") - 1]
-    numbers = np.minimum(numbers, choices[choices <= max(n // 2, choices[0])].max())
+    tau = _decays(values, y, tau)
+    numbers = batch_numbers(n, tau)
     errors = np.empty(y.shape[1])
     for m in np.unique(numbers):
         of, size = numbers == m, n // m
@@ -88,44 +105,44 @@ def batch_errors(values: np.ndarray, overlap: bool) -> tuple[np.ndarray, np.ndar
     return errors, numbers
 
 
-def batch(values: np.ndarray, delta: float) -> Bounds:
+def batch(values: np.ndarray, delta: float, tau: Times = None) -> Bounds:
     """Batch means: mean +- t_{m-1} x standard error from m batches (Schmeiser 1982), `stretched` for skewed values."""
-    error, m = batch_errors(values, overlap=False)
-    return stretched(values, scipy.stats.t.ppf(1 - delta / 2, m - 1) * error, delta)
+    error, m = batch_errors(values, overlap=False, tau=tau)
+    return stretched(values, scipy.stats.t.ppf(1 - delta / 2, m - 1) * error, delta, tau)
 
 
-def overlapping(values: np.ndarray, delta: float) -> Bounds:
+def overlapping(values: np.ndarray, delta: float, tau: Times = None) -> Bounds:
     """Overlapping batch means (Meketon and Schmeiser 1984); fixed-b critical values (Kiefer and Vogelsang 2005);
     `stretched` for skewed values."""
-    error, numbers = batch_errors(values, overlap=True)
+    error, numbers = batch_errors(values, overlap=True, tau=tau)
     scale, freedom = np.array([FIXED_B[m] for m in numbers]).T
-    return stretched(values, scale * scipy.stats.t.ppf(1 - delta / 2, freedom) * error, delta)
+    return stretched(values, scale * scipy.stats.t.ppf(1 - delta / 2, freedom) * error, delta, tau)
 
 
-def skewness(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def skewness(values: np.ndarray, tau: Times = None) -> tuple[np.ndarray, np.ndarray]:
     """That of the mean of each column, towards high and towards low values; above `SKEWED` too little was seen."""
     y = _cut(values)
-    return mean_skewness(y, decay_time(y))
+    return mean_skewness(y, _decays(values, y, tau))
 
 
-def stretched(values: np.ndarray, reach: np.ndarray, delta: float) -> Bounds:
+def stretched(values: np.ndarray, reach: np.ndarray, delta: float, tau: Times = None) -> Bounds:
     """mean +- reach, longer towards the side on which rare, large values lie (`skewness.stretch`); no ends where there
     were too few of them to say."""
-    up, down = skewness(values)
+    up, down = skewness(values, tau)
     plain = scipy.stats.norm.isf(delta / 2)
     reach = np.where(np.maximum(up, down) <= SKEWED, reach, np.inf)
     mean = values.mean(axis=0)
     return mean - reach * stretch(down, delta / 2) / plain, mean + reach * stretch(up, delta / 2) / plain
 
 
-def bootstrap(values: np.ndarray, delta: float, seed: int = 0) -> Bounds:
+def bootstrap(values: np.ndarray, delta: float, tau: Times = None, seed: int = 0) -> Bounds:
     """The stationary bootstrap (Politis and Romano 1994), studentised by its blocks (Goetze and Kuensch 1996).
 
     Blocks have the length of `block_length`, at least 3 relaxation times; the bootstrap variance, which is short by the
     factor 1 / (1 + tau / length), is put right.
     """
     y = _cut(values)
-    n, tau = len(y), decay_time(y)
+    n, tau = len(y), _decays(values, y, tau)
     lengths = np.clip(np.maximum(block_length(y), 3 * tau), 1, n / 8)
     rng = np.random.default_rng(seed)
     reach = np.empty(y.shape[1])

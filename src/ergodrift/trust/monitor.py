@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,12 @@ from ergodrift._core import check, saved
 from ergodrift._core.precision import double
 from ergodrift._core.signature import computation
 from ergodrift.data.expectation import wide
-from ergodrift.data.tables import SeriesSource
+from ergodrift.data.series import SeriesSource
 from ergodrift.problem import Problem
+from ergodrift.problem.rows import SAVED
 from ergodrift.trust.certificate import TUNED_FOR, Certificate
 from ergodrift.trust.dependence import depends
+from ergodrift.trust.plain import Plain
 from ergodrift.trust.ranges import checked_bounds, fitting, pinned
 from ergodrift.trust.values import path_values
 from ergodrift.trust.watch import Watch
@@ -36,7 +39,7 @@ class Monitor:
     memory.
 
     Args:
-        problem: loss and constraints.
+        problem: loss and constraints; or a function of samples, as in `certify`, with no point and no loss.
         x: a fixed point.
         confidence: with which all its intervals of constraints, at all times together, hold.
         tau_mix, bounds: as in `certify`; with both, the guarantee is for every n.
@@ -54,15 +57,17 @@ class Monitor:
 
     def __init__(
         self,
-        problem: Problem,
-        x: PyTree,
+        problem: Problem | Callable[[PyTree], object],
+        x: PyTree = None,
         confidence: float = 0.95,
         *,
         tau_mix: float | None = None,
         bounds: object = None,
         tuned_for: int = TUNED_FOR,
     ) -> None:
-        self.problem, self.x = problem, x
+        self.problem, self.x = problem if isinstance(problem, Problem) else Plain(problem), x
+        if isinstance(self.problem, Plain) and x is not None:
+            raise TypeError("a function of samples has no point x: Monitor(function)")
         self.confidence = check.number("confidence", confidence, above=0.5, below=1)
         self.tau_mix = None if tau_mix is None else check.number("tau_mix", tau_mix, at_least=1)
         self.bounds = None if bounds is None else checked_bounds(bounds)
@@ -72,13 +77,25 @@ class Monitor:
 
     def update(self, samples: object) -> Certificate:
         """More samples (a leading axis of time, of any length), and where things stand after them."""
+        self.take(samples)
+        return self.certificate()
+
+    def take(self, samples: object) -> tuple[np.ndarray, np.ndarray]:
+        """More samples, and what they say at x: losses (n,) and constraints (n, m)."""
         source = SeriesSource(samples)
         losses, constraints = self._values(source)
         if self._watch is None:
             self._first = jax.tree.map(np.asarray, source.example)
             self._watch = self._new(constraints)
         self._watch.add(losses, constraints)
-        return self._watch.certificate()
+        return losses, constraints
+
+    def certificate(self) -> Certificate:
+        """Where things stand."""
+        if self._watch is None:
+            raise ValueError("there is no certificate yet: this monitor has seen no samples")
+        found = self._watch.certificate()
+        return found.without_loss() if isinstance(self.problem, Plain) else found
 
     @property
     def num_samples(self) -> int:
@@ -88,26 +105,35 @@ class Monitor:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all that goes on with the next sample, the point and the settings; not the functions, and no samples
         but the first. The file is there whole or not at all, and holds arrays and text only."""
+        saved.write(path, FORMAT, self.content(), SAVED)
+
+    def content(self) -> dict[str, PyTree]:
+        """What a file holds."""
         if self._watch is None:
             raise ValueError("there is nothing to save: this monitor has seen no samples")
         first = dict(zip(("loss", "constraints"), self._values(single(self._first)), strict=True))
-        content = {
+        return {
             "x": self.x,
             "options": {name: getattr(self, name) for name in OPTIONS},
             "first": {"sample": self._first, **first},
             "functions": self._functions(),
             "watch": self._watch.state(),
         }
-        saved.write(path, FORMAT, content, {})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], problem: Problem) -> Monitor:
+    def load(cls, path: str | os.PathLike[str], problem: Problem | Callable[[PyTree], object]) -> Monitor:
         """Go on where a saved monitor was, bit for bit.
 
         The functions are not in the file: `problem` must be the one it watched, and is refused where it says something
         else of the first sample or, to the same version of JAX, computes something else.
         """
-        stored = saved.read(path, FORMAT, {})
+        return cls.of(saved.read(path, FORMAT, SAVED), problem, path)
+
+    @classmethod
+    def of(
+        cls, stored: dict[str, PyTree], problem: Problem | Callable[[PyTree], object], path: str | os.PathLike[str]
+    ) -> Monitor:
+        """From the content of a file, which is named where it cannot be used."""
         try:
             found = cls(problem, stored["x"], **stored["options"])
             found._first, first = stored["first"]["sample"], stored["first"]
@@ -134,6 +160,8 @@ class Monitor:
 
     def _functions(self) -> dict[str, str]:
         """What loss and constraints compute, and which JAX says so."""
+        if isinstance(self.problem, Plain):
+            return {"loss": "", "constraints": "", "jax": jax.__version__}
         with double():
             x, xi = wide(self.x), wide(self._first)
             found = {name: computation(getattr(self.problem, name), x, xi) for name in ("loss", "constraints")}
@@ -141,10 +169,12 @@ class Monitor:
 
     def _new(self, constraints: np.ndarray) -> Watch:
         """A watch for constraints (n, m). Those that do not depend on the sample are known from the first."""
-        number, (loss, each) = (
-            constraints.shape[1],
-            (depends(function, self.x, self._first) for function in (self.problem.loss, self.problem.constraints)),
-        )
+        number = constraints.shape[1]
+        if isinstance(self.problem, Plain):
+            loss, each = np.zeros(1, bool), np.ones(number, bool)
+        else:
+            functions = self.problem.loss, self.problem.constraints
+            loss, each = (depends(function, self.x, self._first) for function in functions)
         ranges = pinned(None if self.bounds is None else fitting(self.bounds, number), constraints, each)
         return Watch(number, self.confidence, self.tau_mix, ranges, self.tuned_for, constant_loss=not loss.any())
 
@@ -152,13 +182,15 @@ class Monitor:
         """Losses (n,) and constraints (n, m). Functions are compiled for lengths that are powers of two: samples that
         arrive in pieces of any length compile a few times only."""
         count = source.length
-        if self._first is None:
+        if self._first is None and isinstance(self.problem, Problem):
             self.problem.check(jax.tree.map(jnp.asarray, self.x), source.example)
-        elif shapes(source.example) != shapes(self._first):
+        elif self._first is not None and shapes(source.example) != shapes(self._first):
             raise ValueError(
                 f"samples have shapes {shapes(source.example)}, those before had {shapes(self._first)}: one sample has "
                 "one shape throughout"
             )
+        if isinstance(self.problem, Plain):
+            return np.zeros(count), self.problem.values(source.data)
         room = 1 << (count - 1).bit_length()
         rows = np.minimum(np.arange(room), count - 1)  # filled up with the last one
         padded = SeriesSource(jax.tree.map(lambda leaf: np.asarray(leaf)[rows], source.data))

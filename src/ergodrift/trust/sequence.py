@@ -7,6 +7,7 @@ grows. Both are looked at after whole blocks only, at times that do not depend o
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -80,6 +81,56 @@ class KnownSequence:
         self.lower, self.upper = state["lower"], state["upper"]
 
 
+def schedule(tuned_for: int) -> tuple[np.ndarray, np.ndarray]:
+    """After how many samples an interval that learns is looked at, and the share of delta that each look has."""
+    powers = 2.0 ** np.arange(3, 60)
+    looks = np.sort(np.concatenate([powers, 1.5 * powers]))
+    looks = looks[looks >= max(FIRST, tuned_for / EARLY)]
+    weight = 1 / np.square(1 + np.abs(np.log2(looks / tuned_for)))
+    return looks, weight / weight.sum()
+
+
+class Look(NamedTuple):
+    """What one look at k columns says, (k,) each.
+
+    Attributes:
+        low, high: ends, or none.
+        early: looks after fewer samples were too early.
+        reason: why there are no ends where there are none.
+        needed: after about how many samples there would be.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    early: np.ndarray
+    reason: np.ndarray
+    needed: np.ndarray
+
+
+def look(moments: Moments, mean: np.ndarray, n: int, delta: np.ndarray, tau_mix: np.ndarray | float) -> Look:
+    """Student's t over blocks, where enough of them are long enough; `delta` is that of this look, (k,)."""
+    usable = (moments.numbers >= FEWEST) & (moments.numbers <= MOST)
+    fits = long_enough(moments, REACH, SLOWER, tau_mix) & usable[:, None]
+    level, found = np.argmax(fits, axis=0), fits.any(axis=0)
+    columns, number = np.arange(len(delta)), moments.numbers[level]
+    up, down = tails(moments, level, UNSEEN)
+    error = np.sqrt(moments.long_run[level, columns] * widening(moments, level) / n)
+    # Few blocks know their variance badly: Student's quantile in place of the normal one.
+    error = error * scipy.stats.t.isf(delta / 2, number - 1) / scipy.stats.norm.isf(delta / 2)
+    skewed, moves = np.maximum(up, down), moments.long_run[0] > 0
+    given = moves & found & (skewed <= SKEWED)
+    low = np.where(given, mean - error * stretch(down, delta / 2), -np.inf)
+    high = np.where(given, mean + error * stretch(up, delta / 2), np.inf)
+    lasting = long_enough(moments, TOO_SHORT, TOO_SLOW, tau_mix)
+    shortest = np.where(lasting.any(axis=0), moments.lengths[np.argmax(lasting, axis=0)], np.inf)
+    early = np.maximum(FEWEST * shortest, n * np.square(skewed / TOO_SKEWED))
+    reason = np.select([~moves, ~found], [ONE_VALUE, SHORT_BLOCKS], FEW_EVENTS)
+    slow = 2 * FEWEST * REACH * np.max(moments.long_run, axis=0) / np.where(moves, moments.long_run[0], 1.0)
+    wanted = [np.inf, np.maximum(2 * n, slow), n * np.square(skewed / SKEWED)]
+    needed = np.select([reason == each for each in (ONE_VALUE, SHORT_BLOCKS, FEW_EVENTS)], wanted)
+    return Look(low, high, early, reason, needed)
+
+
 class LearnedSequence:
     """Without bounds or a mixing time: Student's t over blocks, at looks after 2^k and 3 x 2^k samples.
 
@@ -100,11 +151,7 @@ class LearnedSequence:
     def __init__(self, delta: np.ndarray | float, columns: int, tuned_for: int, tau_mix: float | None = None) -> None:
         self.delta, self.tuned_for, self.tau_mix = np.broadcast_to(delta, columns), tuned_for, tau_mix or 0.0
         self.blocks = Blocks(columns)
-        powers = 2.0 ** np.arange(3, 60)
-        looks = np.sort(np.concatenate([powers, 1.5 * powers]))
-        self.looks = looks[looks >= max(FIRST, tuned_for / EARLY)]
-        weight = 1 / np.square(1 + np.abs(np.log2(self.looks / tuned_for)))
-        self.shares = weight / weight.sum()
+        self.looks, self.shares = schedule(tuned_for)
         self.low, self.high = (np.full((len(self.looks), columns), end) for end in (-np.inf, np.inf))  # at each look
         self.early = np.zeros(columns)  # looks after fewer samples turned out to be too early
         self.reason = np.full(columns, EARLY_DAYS)
@@ -121,27 +168,11 @@ class LearnedSequence:
                 self._look(at)
 
     def _look(self, at: int) -> None:
-        moments, n, delta = self.blocks.moments(VISIBLE), self.blocks.count, self.delta * self.shares[at]
-        usable = (moments.numbers >= FEWEST) & (moments.numbers <= MOST)
-        fits = long_enough(moments, REACH, SLOWER, self.tau_mix) & usable[:, None]
-        level, found = np.argmax(fits, axis=0), fits.any(axis=0)
-        columns, number = np.arange(len(delta)), moments.numbers[level]
-        up, down = tails(moments, level, UNSEEN)
-        error = np.sqrt(moments.long_run[level, columns] * widening(moments, level) / n)
-        # Few blocks know their variance badly: Student's quantile in place of the normal one.
-        error = error * scipy.stats.t.isf(delta / 2, number - 1) / scipy.stats.norm.isf(delta / 2)
-        skewed, moves, mean = np.maximum(up, down), moments.long_run[0] > 0, self.blocks.mean
-        given = moves & found & (skewed <= SKEWED)
-        self.low[at] = np.where(given, mean - error * stretch(down, delta / 2), -np.inf)
-        self.high[at] = np.where(given, mean + error * stretch(up, delta / 2), np.inf)
-        lasting = long_enough(moments, TOO_SHORT, TOO_SLOW, self.tau_mix)
-        shortest = np.where(lasting.any(axis=0), moments.lengths[np.argmax(lasting, axis=0)], np.inf)
-        self.early = np.maximum(FEWEST * shortest, n * np.square(skewed / TOO_SKEWED))
-        reasons = [GIVEN, ONE_VALUE, SHORT_BLOCKS, FEW_EVENTS]
-        self.reason = np.select([np.isfinite(self.ends()[1]), ~moves, ~found], reasons[:3], reasons[3])
-        slow = 2 * FEWEST * REACH * np.max(moments.long_run, axis=0) / np.where(moves, moments.long_run[0], 1.0)
-        wanted = [0.0, np.inf, np.maximum(2 * n, slow), n * np.square(skewed / SKEWED)]
-        self.needed = np.select([self.reason == reason for reason in reasons], wanted)
+        delta = self.delta * self.shares[at]
+        found = look(self.blocks.moments(VISIBLE), self.blocks.mean, self.blocks.count, delta, self.tau_mix)
+        self.low[at], self.high[at], self.early = found.low, found.high, found.early
+        self.reason = np.where(np.isfinite(self.ends()[1]), GIVEN, found.reason)
+        self.needed = np.where(self.reason == GIVEN, 0.0, found.needed)
 
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper, (k,): those of all looks that were not too early."""
@@ -196,7 +227,7 @@ class LearnedSequence:
         self.blocks.count = int(state["count"])
 
 
-def long_enough(moments: Moments, reach: float, quantile: float, tau_mix: float) -> np.ndarray:
+def long_enough(moments: Moments, reach: float, quantile: float, tau_mix: np.ndarray | float) -> np.ndarray:
     """Which blocks may pass for independent, (levels, k).
 
     They must last `reach` integrated times, twice as many mixing times where one is known, and no longer blocks may
@@ -208,7 +239,7 @@ def long_enough(moments: Moments, reach: float, quantile: float, tau_mix: float)
     fits = moments.lengths[:, None] >= np.maximum(reach * long_run / base, 2 * reach * tau_mix)
     for j in range(len(long_run)):
         for longer in range(j + 1, len(long_run)):
-            limit = _f(quantile, moments.numbers[longer], moments.numbers[j])
+            limit = f_quantile(quantile, moments.numbers[longer], moments.numbers[j])
             fits[j] &= long_run[longer] <= limit * long_run[j]
     return fits
 
@@ -219,12 +250,13 @@ def widening(moments: Moments, level: np.ndarray) -> np.ndarray:
     columns, found = np.arange(len(level)), np.ones(len(level))
     chosen = moments.long_run[level, columns]
     for longer in range(1, len(moments.numbers)):
-        usual = np.array([_f(WIDER, moments.numbers[longer], number) for number in moments.numbers[level]])
+        usual = np.array([f_quantile(WIDER, moments.numbers[longer], number) for number in moments.numbers[level]])
         ratio = moments.long_run[longer] / np.where(chosen > 0, chosen, np.inf) / usual
         found = np.where(longer > level, np.maximum(found, ratio), found)
     return found
 
 
 @functools.cache
-def _f(quantile: float, above: int, below: int) -> float:
+def f_quantile(quantile: float, above: int, below: int) -> float:
+    """Of the ratio of two variances of so many blocks each."""
     return float(scipy.stats.f.ppf(quantile, above - 1, below - 1))

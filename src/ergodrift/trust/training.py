@@ -42,7 +42,7 @@ def refuse_training(trained: Source, given: Source, seen: int | None = None, *, 
     Args:
         trained: what the run took its samples from.
         given: what the held-out ones come from.
-        seen: how many samples of a series the run took, from its start; all unless given.
+        seen: how many samples of a series the run took; all unless given.
         again: `given` is the run's own source, taken for want of another.
     """
     same = (again or given is trained) and not draws(given)
@@ -69,7 +69,7 @@ def _shared(trained: Source, given: Source, seen: int | None) -> bool:
     if not any(recorded):
         return False
     old, new = _columns(trained.recorded), _columns(given.recorded)
-    old = old[:seen] if recorded[0] else old
+    old = old[: trained.rows_seen(seen)] if recorded[0] and seen is not None else old
     if any(np.ptp(rows, axis=0).max(initial=0.0) == 0 for rows in (old, new)):
         return False  # what never moves is the same everywhere
     if old.shape[1] == new.shape[1]:

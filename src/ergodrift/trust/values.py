@@ -22,13 +22,22 @@ def path_values(problem: Problem, source: Source, x: PyTree, path: PyTree) -> tu
     """f(x, xi_t) (n,) and g(x, xi_t) (n, constraints) along a path of the source, in float64."""
     check_parts(problem, source, x)
     losses, constraints = source.visits(path)
+    return (
+        loss_values(problem, losses.points, x)[losses.rows],
+        constraint_values(problem, constraints.points, x)[constraints.rows],
+    )
+
+
+def loss_values(problem: Problem, points: PyTree, x: PyTree) -> np.ndarray:
+    """f(x, xi) of samples given as arrays with a leading axis, in float64; (points,)."""
     with double():
-        point = jax.tree.map(jnp.asarray, wide(x))
-        found = (
-            np.asarray(_losses(problem, wide(losses.points), point), dtype=float),
-            np.asarray(_constraints(problem, wide(constraints.points), point), dtype=float),
-        )
-    return found[0][losses.rows], found[1][constraints.rows]
+        return np.asarray(_losses(problem, wide(points), jax.tree.map(jnp.asarray, wide(x))), dtype=float)
+
+
+def constraint_values(problem: Problem, points: PyTree, x: PyTree) -> np.ndarray:
+    """g(x, xi) of the same, (points, constraints)."""
+    with double():
+        return np.asarray(_constraints(problem, wide(points), jax.tree.map(jnp.asarray, wide(x))), dtype=float)
 
 
 def path_gradients(problem: Problem, source: Source, x: PyTree, path: PyTree) -> np.ndarray:
