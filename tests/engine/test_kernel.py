@@ -9,6 +9,7 @@ import pytest
 
 import ergodrift as ed
 from ergodrift.engine import kernel, loop
+from ergodrift.engine.carry import Place
 from ergodrift.problems import fairness, synthetic
 
 PROBLEM, DATA, BOUNDS = fairness(*synthetic(points=90))
@@ -31,7 +32,9 @@ def as_on_gpu(monkeypatch):
         if with_kernel:
             monkeypatch.setattr(kernel, "INTERPRET", True)
             each = each._replace(take_block=functools.partial(kernel.take_block, loop.take_sample))
-        monkeypatch.setattr(loop, "advance", lambda *arguments, platform: loop._advance(*arguments, each=each))
+        monkeypatch.setattr(
+            loop, "advance", lambda spec, *at, platform: loop._advance(spec, Place(*at[:4]), at[4], each)
+        )
         loop.advance_on.cache_clear()
         return ed.run(
             algorithm,

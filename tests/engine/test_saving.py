@@ -271,7 +271,9 @@ def test_a_saved_result_is_the_same_and_works_with_metrics(tmp_path):
             getattr(loaded, ask)()
 
 
-@pytest.mark.parametrize("algorithm", [ed.pd2(1.0), ed.mdpp(), ed.rdpp(), ed.wdpp(), ed.edpp("auto")], ids=str)
+@pytest.mark.parametrize(
+    "algorithm", [ed.pd2(1.0), ed.mdpp(), ed.rdpp(), ed.wdpp(), ed.sdpp(), ed.srdpp(), ed.edpp("auto")], ids=str
+)
 def test_the_weights_of_every_algorithm_come_back_as_what_they_were(tmp_path, algorithm):
     found = ed.run(algorithm, PROBLEM, SOURCE, x0=np.zeros(2), num_samples=200, record=3)
     found.save(tmp_path / "r")

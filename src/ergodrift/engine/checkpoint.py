@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift._core.files import locked, npz, real, remove_leftovers, replacing
+from ergodrift._core.files import check_folder, locked, npz, real, remove_leftovers, replacing
 from ergodrift._core.signature import computation
 from ergodrift.problem import Problem, value_and_jacobian
 from ergodrift.types import Array, PyTree
@@ -45,12 +45,11 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *identity: PyTree, **named: PyTree) -> None:
         self.path = Path(path)
-        self.fingerprints = {name: _fingerprint(part) for name, part in {"settings": identity, **named}.items()}
+        self.fingerprints = {name: fingerprint(part) for name, part in {"settings": identity, **named}.items()}
         self.saved_at = time.monotonic()
         self._failed = False
         self._open = contextlib.ExitStack()
-        if not self.path.parent.is_dir() or not os.access(self.path.parent, os.W_OK):
-            raise ValueError(f"checkpoint: the folder of {self.path} does not exist or cannot be written to")
+        check_folder("checkpoint", self.path)
 
     def __enter__(self) -> Checkpoint:
         self._open.enter_context(locked(self.path, "checkpoint"))
@@ -166,7 +165,8 @@ def _thawed(array: np.ndarray, like: PyTree) -> Array:
     )
 
 
-def _fingerprint(identity: PyTree) -> str:
+def fingerprint(identity: PyTree) -> str:
+    """A short text that differs where a pytree does: its structure, types and numbers."""
     # The structure names every class and function; where they lie in memory is left out.
     structure = re.sub(r" at 0x[0-9a-f]+", "", str(jax.tree.structure(identity)))
     digest = hashlib.sha256(structure.encode())

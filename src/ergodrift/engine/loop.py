@@ -106,6 +106,11 @@ def blank_records(spec: RunSpec, carry: Carry) -> Record:
     return jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], count, *leaf.shape[1:]), leaf.dtype), shapes)
 
 
+def beginning(spec: RunSpec, carry: Carry) -> Place:
+    """Where a run begins: nothing taken, nothing recorded."""
+    return Place(carry, blank_records(spec, carry), jnp.int32(0), jnp.int32(0))
+
+
 def take_block(spec: RunSpec, carry: Carry, position: jax.Array, stop: jax.Array) -> Carry:
     """All samples from `position` to `stop`, which lie in one block; one seed."""
     return jax.lax.fori_loop(position, stop, lambda at, carry: take_sample(spec, carry, at), carry)
@@ -125,16 +130,23 @@ ONE = SeedAxis(lambda function: function, take_block)
 ALL = SeedAxis(jax.vmap, lambda spec, carry, *span: jax.vmap(lambda one: take_block(spec, one, *span))(carry))
 
 
-def _advance(
-    spec: RunSpec,
-    carry: Carry,
-    records: Record,
-    position: jax.Array,
-    slot: jax.Array,
-    limit: jax.Array,
-    each: SeedAxis,
-) -> Place:
-    """Go on from sample `position` until `limit` samples are taken, filling records from `slot` on.
+def take_until(
+    spec: RunSpec, carry: Carry, position: jax.Array, target: jax.Array, each: SeedAxis = ONE
+) -> tuple[Carry, jax.Array]:
+    """All samples from `position` to `target`, block by block."""
+
+    def until_block_end(inner: tuple[Carry, jax.Array]) -> tuple[Carry, jax.Array]:
+        carry, position = inner
+        begin = each.seed(lambda one: next_block(spec, one, position))
+        carry = jax.lax.cond(position % BLOCK == 0, begin, lambda carry: carry, carry)
+        stop = jnp.minimum(target, (position // BLOCK + 1) * BLOCK)
+        return each.take_block(spec, carry, position, stop), stop
+
+    return jax.lax.while_loop(lambda inner: inner[1] < target, until_block_end, (carry, position))
+
+
+def _advance(spec: RunSpec, place: Place, limit: jax.Array, each: SeedAxis) -> Place:
+    """Go on from a place until `limit` samples are taken, filling records from its slot on.
 
     The three nested loops count samples, blocks and records; all seeds share their counters. Where a run is cut into
     calls changes nothing in its numbers.
@@ -143,15 +155,7 @@ def _advance(
     def until_record(place: Place) -> Place:
         carry, records, position, slot = place
         target = jnp.minimum(spec.grid[slot], limit)
-
-        def until_block_end(inner: tuple[Carry, jax.Array]) -> tuple[Carry, jax.Array]:
-            carry, position = inner
-            begin = each.seed(lambda one: next_block(spec, one, position))
-            carry = jax.lax.cond(position % BLOCK == 0, begin, lambda carry: carry, carry)
-            stop = jnp.minimum(target, (position // BLOCK + 1) * BLOCK)
-            return each.take_block(spec, carry, position, stop), stop
-
-        carry, position = jax.lax.while_loop(lambda inner: inner[1] < target, until_block_end, (carry, position))
+        carry, position = take_until(spec, carry, position, target, each)
 
         def keep(records: Record, carry: Carry) -> Record:
             return jax.tree.map(lambda kept, new: kept.at[slot].set(new), records, observe(spec, carry, position))
@@ -163,7 +167,7 @@ def _advance(
         _, _, position, slot = place
         return (slot < spec.grid.shape[0]) & ((position < limit) | (spec.grid[slot] <= limit))
 
-    return jax.lax.while_loop(unfinished, until_record, Place(carry, records, position, slot))
+    return jax.lax.while_loop(unfinished, until_record, place)
 
 
 def advance(
@@ -181,22 +185,34 @@ def advance(
     and nearest caches. A GPU runs a block of samples as one kernel where there is one for the problem.
     """
     if platform == "cpu":
-        going = functools.partial(_advance, spec, position=position, slot=slot, limit=limit, each=ONE)
-        carry, records, position, slot = jax.lax.map(lambda seed: going(*seed), (carry, records))
-        return Place(carry, records, position[0], slot[0])
+
+        def one(seed: tuple[Carry, Record]) -> Place:
+            return _advance(spec, Place(seed[0], seed[1], position, slot), limit, ONE)
+
+        place = jax.lax.map(one, (carry, records))
+        return place._replace(position=place.position[0], slot=place.slot[0])
     each = ALL
     if platform == "gpu":
         from ergodrift.engine import kernel  # imported here: a CPU has no use for it, and it takes its time
 
         if kernel.suits(spec, carry.state.x):
             each = ALL._replace(take_block=functools.partial(kernel.take_block, take_sample))
-    return _advance(spec, carry, records, position, slot, limit, each)
+    return _advance(spec, Place(carry, records, position, slot), limit, each)
 
 
 @functools.cache
 def advance_on(devices: tuple[Device, ...]) -> Callable[..., Place]:
-    """`advance`, compiled for the host's loop: each device takes its share of the seeds, records are not copied."""
-    function = functools.update_wrapper(functools.partial(advance, platform=devices[0].platform), advance)
+    """`advance`, compiled for the host's loop: each device takes its share of the seeds, records are not copied.
+
+    Its last argument is `waiting_for(limit)`.
+    """
+
+    def function(
+        spec: RunSpec, carry: Carry, records: Record, position: jax.Array, slot: jax.Array, limits: jax.Array
+    ) -> Place:
+        return advance(spec, carry, records, position, slot, limits.max(), platform=devices[0].platform)
+
+    functools.update_wrapper(function, advance)
     if len(devices) > 1:
         whole, share = PartitionSpec(), PartitionSpec("seeds")
         function = jax.shard_map(
@@ -209,6 +225,12 @@ def advance_on(devices: tuple[Device, ...]) -> Callable[..., Place]:
     return compiled(donate_argnums=2, compiler_options=xla.options())(function)
 
 
+def waiting_for(limit: int) -> np.ndarray:
+    """A limit, as often as it takes for a call to return at once and the host to go on meanwhile: what XLA counts less
+    than 1,000 operations in, the bodies of loops once, it runs in the caller's thread on a CPU."""
+    return np.full(2048, limit, np.int32)
+
+
 def spread(devices: tuple[Device, ...], spec: RunSpec, place: Place) -> tuple[RunSpec, Place]:
     """A run and its place on the devices that `advance_on` will leave them on: else it would compile twice."""
     if len(devices) == 1:
@@ -217,13 +239,22 @@ def spread(devices: tuple[Device, ...], spec: RunSpec, place: Place) -> tuple[Ru
     return jax.device_put((spec, place), (whole, Place._make([share, share, whole, whole])))
 
 
+def everywhere(devices: tuple[Device, ...], value: T) -> T:
+    """A part of what stays fixed, on all devices of a run. A single CPU has it already."""
+    first, *others = devices
+    if others:
+        return jax.device_put(value, NamedSharding(_mesh(devices), PartitionSpec()))
+    return value if first.platform == "cpu" else jax.device_put(value)
+
+
 def _mesh(devices: tuple[Device, ...]) -> Mesh:
     return Mesh(np.array(devices), ("seeds",))
 
 
 class Fault(NamedTuple):
-    """Which quantities are not finite after one sample of one seed."""
+    """Which quantities are not finite after one sample of one seed; of the sample itself not all may be read."""
 
+    xi: jax.Array
     loss: jax.Array
     loss_grad: jax.Array
     constraints: jax.Array
@@ -256,12 +287,14 @@ def locate(spec: RunSpec, carry: Carry, position: jax.Array, limit: jax.Array) -
         carry = jax.lax.cond(position % BLOCK == 0, lambda c: next_block(spec, c, position), lambda c: c, carry)
         feedback = feedback_at(spec, carry.state.x, carry.indices, position % BLOCK)
         carry = absorb(spec, carry, feedback)
-        fault = Fault(*(~finite(part) for part in (*feedback[:4], carry.state.x, carry.state.queue, carry.weights)))
+        xi = spec.stream.xi(jax.tree.map(lambda leaf: leaf[position % BLOCK], carry.indices))
+        parts = (xi, *feedback[:4], carry.state.x, carry.state.queue, carry.weights)
+        fault = Fault(*(~finite(part) for part in parts))
         return carry, position + 1, fault
 
     def fine(so_far: Search) -> jax.Array:
         _, position, fault = so_far
-        return ~jnp.any(jnp.stack(fault)) & (position < limit)
+        return ~jnp.any(jnp.stack(fault[1:])) & (position < limit)
 
     carry, position, fault = jax.lax.while_loop(
         fine, onward, (carry, position, Fault(*[jnp.array(False)] * len(Fault._fields)))

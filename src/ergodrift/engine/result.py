@@ -15,9 +15,11 @@ from numpy.typing import ArrayLike
 from ergodrift._core import check, tree
 from ergodrift._core.saved import read, write
 from ergodrift.data.source import Source
+from ergodrift.engine.margin import Tightening, shifted
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.learned import LearnedWeights
+from ergodrift.methods.scalefree import ScaleFreeWeights
 from ergodrift.problem import Problem
 from ergodrift.solve.feasibility import QueueEvidence, pressure, queue_evidence
 from ergodrift.types import Array, PyTree, StepSizes, Weights
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from ergodrift.trust.methods import CertificateMethod
 
 FORMAT = "ergodrift result v1"
-KNOWN: dict[str, type] = {cls.__name__: cls for cls in (Weights, StepSizes, LearnedWeights)}
+KNOWN: dict[str, type] = {
+    cls.__name__: cls for cls in (Weights, StepSizes, LearnedWeights, ScaleFreeWeights, Tightening)
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,6 +91,8 @@ class Result:
         paths: the paths that were passed in, if any.
         setting: what the run was asked to do, with problem and source; None in what `load_result` reads, what `vmap` or
             `jit` return, and what was pickled with functions that cannot be. Of results mapped together, the first's.
+        margin: (n,) what was added to the constraints in the run, if anything; nothing above has it in it.
+        tightening: how the margin was found, and what it costs, where the run was asked to find one.
     """
 
     name: str
@@ -103,6 +109,8 @@ class Result:
     solution: PyTree
     paths: PyTree
     setting: Setting | None = None
+    margin: PyTree = None
+    tightening: PyTree = None
 
     def certify(
         self,
@@ -143,13 +151,18 @@ class Result:
         source = asked.source if source is None else source
         if not isinstance(source, Source):
             raise TypeError(f"source must be a Source such as SeriesSource(data), got {type(source).__name__}")
+        if source is asked.source and source.arrives:
+            raise ValueError(
+                "the stream of the run was read and not kept: pass held-out samples, such as SeriesSource(data), or a "
+                "stream that goes on where it ended, with num_samples"
+            )
         seen = asked.num_samples if self.paths is None else None
         refuse_training(asked.source, source, seen, again=not given)
         seeds = np.asarray(self.seeds).tolist()
         if draws(source) and (seed in seeds if self.paths is None else self._replayed(source, seed)):
             raise ValueError(f"seed={seed} is one of those the run was fitted on; pass another")
         if num_samples is None and source.length is None:
-            num_samples = int(np.asarray(self.samples)[-1])
+            num_samples = int(asked.source.rows_taken(np.asarray(self.samples)[-1:])[0])
         row = check.integer("row", row, at_least=0, at_most=len(seeds) - 1)
         x = jax.tree.map(lambda leaf: leaf[row], self.solution)
         options = {
@@ -193,7 +206,8 @@ class Result:
 
     def __repr__(self) -> str:
         seeds, records = np.shape(self.rounds)[-2:]
-        return f"Result({self.name}: {seeds} seeds, {records} records)"
+        said = f"Result({self.name}: {seeds} seeds, {records} records"
+        return f"{said}; {self.tightening})" if self.tightening is not None else f"{said})"
 
     def _asked(self) -> Setting:
         if self.setting is None:
@@ -227,6 +241,8 @@ class Result:
     def within_theory(self, bounds: Bounds | None = None, *, replay: bool = True) -> TheoryCheck:
         """Hold every record against every bound that the algorithm has; prints as a table, and is true if all hold.
 
+        With a margin, the bounds are those of the run that was made: about the constraints g + m.
+
         Where no bound applies, as for PD, it is neither true nor false: `checked` is False, and a condition raises.
 
         Args:
@@ -237,11 +253,16 @@ class Result:
         """
         from ergodrift.theory import within_theory
 
-        asked = self._asked()
+        asked, seen, problem = self._asked(), self, self._asked().problem
+        if self.margin is not None:
+            problem, source = shifted(problem, self.margin), asked.source
+            whole = source.rows_taken(np.asarray(self.samples), self.paths) / source.rows_per_sample
+            added = whole[..., None] * np.asarray(self.margin)
+            seen = dataclasses.replace(self, constraint_sum=np.asarray(self.constraint_sum) + added)
         return within_theory(
-            self,
+            seen,
             asked.algorithm,
-            asked.problem,
+            problem,
             asked.source,
             asked.x0,
             bounds=bounds,
@@ -267,7 +288,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
         ValueError: it is not a result, damaged, or of another version.
     """
     found = read(path, FORMAT, KNOWN)
-    if set(found) != set(_fields()):
+    if not set(_fields()) - {"margin", "tightening"} <= set(found) <= set(_fields()):  # older files have no margin
         raise ValueError(f"{os.fspath(path)} is not a saved result: it holds {', '.join(sorted(found))}")
     return Result(**found)
 

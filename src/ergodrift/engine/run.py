@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import os
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Generator, Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -13,25 +17,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ergodrift._core import check, tree
-from ergodrift._core.progress import Progress
 from ergodrift._core.signature import computation
+from ergodrift.data.chunks import StreamSource
 from ergodrift.data.sampler import BLOCK
+from ergodrift.data.series import SeriesSource
 from ergodrift.data.source import Source, level_keys, path_keys, seed_keys
-from ergodrift.data.stream import Replay
+from ergodrift.data.stream import Replay, TableStream
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import Checkpoint, functions
+from ergodrift.engine.drive import NEVER, NonFiniteError, spaced, straight, traced
+from ergodrift.engine.feed import streamed
+from ergodrift.engine.margin import Margin, Tightened, checked_margin, tightened
 from ergodrift.engine.result import Result, Setting
+from ergodrift.engine.settle import settle
+from ergodrift.engine.start import warn_of_losers
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
-from ergodrift.types import Array, Device, PyTree
+from ergodrift.types import Array, PyTree
 
-CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
+__all__ = ["NonFiniteError", "Result", "record_grid", "run"]
 
-
-class NonFiniteError(ArithmeticError):
-    """A NaN or an infinity arose during a run; the message names the seed, the sample and the quantity."""
+LONG = 2.0  # seconds of a run that is worth a look at its end, whoever chose the algorithm
 
 
 def run(
@@ -47,6 +55,7 @@ def run(
     levels: Sequence[int] | Sequence[Sequence[int]] | Array | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     average: str | tuple[str, int] | None = None,
+    margin: ArrayLike | str | Margin | None = None,
 ) -> Result:
     """Run an algorithm over many seeds at once, in one compiled loop.
 
@@ -60,11 +69,12 @@ def run(
         source: where samples come from.
         x0: x_1, a point of the domain; any pytree of floating-point arrays. Its precision is the run's, data
             included.
-        num_samples: how many samples to take; all of a series, or of `paths`, unless given.
+        num_samples: how many samples to take; all of a series (with all its passes), or of `paths`, unless given. A
+            batch of a series counts as one.
         seeds: a count or a list of integers. A seed gives the same path whatever runs beside it.
         record: how many records to keep, evenly spaced, or the sample counts to record at (0 is the start).
         paths: (seeds, num_samples) indices to replay, as `source.paths` draws them; drawn on the fly unless given. Into
-            a series they are row numbers, in any order and as often as you like.
+            a series they are row numbers, in any order and as often as you like; of batches with one more axis.
         levels: (seeds, rounds) MLMC levels to replay; drawn on the fly unless given. Once they are used up the point
             is held.
         checkpoint: a file to keep the state of the run in. Called again with the same arguments, the run goes on from
@@ -74,9 +84,15 @@ def run(
             the file. Where it cannot be written, the run warns and goes on.
         average: how the points are weighed in x̄: "uniform" (as in the paper), ("polynomial", k) with weights t^k, or
             "suffix" for the latter half (see `Average`). What the algorithm recommends unless given.
+        margin: g_i + m_i <= 0 in the place of g_i <= 0: a number, or one per constraint, in the constraint's units. All
+            that is told afterwards is about g. "auto" runs up to 6 times, each with a larger margin, until the solution
+            is expected to be certified satisfied on as many held-out samples of the same law, in 95 % of runs; a
+            `Margin` says how many samples, and how often. `result.margin` is what was taken, `result.tightening` what
+            it costs. A checkpoint is refused then: run again with the margin that was found.
 
     Returns:
-        The records and the recommended solution.
+        The records and the recommended solution. A warning tells when that is worse than x0 on the samples of the run
+        (`auto` chose the algorithm, or the run took more than two seconds).
 
     Raises:
         ValueError, TypeError: an argument is wrong; nothing has run.
@@ -97,136 +113,149 @@ def run(
     ]:
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
+    if (asked := Margin.of(margin)) is not None:
+        if checkpoint is not None:
+            raise ValueError("checkpoint holds one run, and margin='auto' makes several: pass a margin in numbers")
+        if source.arrives:
+            raise ValueError(
+                "margin='auto' makes several runs over the same samples, and a stream is not kept: find the margin on "
+                "source.head(num_samples), and pass it in numbers (result.margin)"
+            )
+        common: dict[str, PyTree] = {"x0": x0, "num_samples": num_samples, "seeds": seeds, "record": record}
+        common |= {"paths": paths, "levels": levels, "average": average}
+        return settle(lambda given: run(algorithm, problem, source, margin=given, **common), problem, source, asked)
     weighing = Average.of(algorithm.average if average is None else average)
+    if source.arrives and paths is not None:
+        raise ValueError("paths cannot be replayed on a stream, whose samples come as they come: leave paths out")
     num_samples = _num_samples(source, num_samples, paths)
-    grid = record_grid(record, num_samples)
+    most = NEVER if num_samples is None else num_samples
+    grid = thinning(record) if num_samples is None else record_grid(record, num_samples)
     keys = seed_keys(seeds)
     x0 = checked_point(problem.geometry, x0)
     num_constraints = problem.check(x0, source.example)
+    stream, target = tree.cast(source.stream(), tree.dtype(x0)), source.asked(problem)
+    added = None if margin is None else checked_margin(margin, num_constraints, tree.dtype(x0))
+    if added is not None:
+        target, stream = tightened(target, stream, added)
 
     given = None if levels is None else _levels(levels, len(keys))
     num_rounds = None if given is None else given.shape[1]
-    estimator = algorithm.estimator.for_run(num_samples, num_rounds, source.stationary, problem.compact(source.example))
+    estimator = algorithm.estimator.for_run(most, num_rounds, source.stationary, target.compact(source.example))
     if estimator.needs_state and source.stationary is None:
         raise ValueError(
             f"{type(estimator).__name__} asks which state a sample came from, but {type(source).__name__} has none "
             "that come back and are told apart; use a MarkovSource or an IIDSource"
         )
     method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
-    stops = np.union1d(grid, [num_samples])  # the solution is taken at the end, whether or not that is recorded
-    stream, starts = tree.cast(source.stream(), tree.dtype(x0)), path_keys(keys)
+    stops = np.union1d(grid, [most])  # the solution is taken at the end, whether or not that is recorded
+    starts = path_keys(keys)
     if paths is not None:
-        stream, starts = Replay(stream), source.check_paths(paths, len(keys), num_samples)
-    spec = loop.RunSpec(problem, method, stream, jnp.asarray(stops, jnp.int32), weighing)
+        stream, starts = Replay(stream), source.check_paths(paths, len(keys), most)
+    spec = loop.RunSpec(target, method, stream, jnp.asarray(stops, jnp.int32), weighing)
     method.init(x0, num_constraints, jax.random.key(0))  # a schedule that does not fit says so here, before any work
-    if given is not None and (needed := estimator.samples_for(given)) > num_samples:
+    if given is not None and (needed := estimator.samples_for(given)) > most:
         raise ValueError(
             f"num_samples={num_samples} is too short for the rounds asked for: levels need {needed} samples"
         )
     carry = loop.start(spec, x0, num_constraints, starts, level_keys(keys) if given is None else given)
     numbers = np.arange(len(keys)) if np.ndim(seeds) == 0 else np.asarray(seeds).astype(int)
-    records = _drive(algorithm.name, spec, carry, num_samples, numbers, checkpoint)
+    began = time.monotonic()
+    if source.arrives and tree.is_traced(spec, carry):
+        raise ValueError(
+            "a stream is read by one run at a time, not by a sweep under vmap or jit: sweep over source.head(n)"
+        )
+    with _kept(checkpoint, algorithm.name, spec, carry, num_samples, added) as saved:
+        if isinstance(source, StreamSource):
+            shown = functools.partial(_shown, problem, added)
+            course = streamed(algorithm.name, spec, carry, num_samples, numbers, saved, source, shown)
+        elif tree.is_traced(spec, carry):
+            course = traced(spec, carry, stops, most)
+        else:
+            course = straight(algorithm.name, spec, carry, most, numbers, saved)
+    seconds, records = time.monotonic() - began, course.records
+    if added is not None:  # what is told is about g
+        whole = (
+            np.broadcast_to(source.rows_taken(course.grid, paths), (len(keys), len(course.grid)))
+            / source.rows_per_sample
+        )
+        total = jnp.asarray(whole, added.dtype)[..., None] * added[None, None]
+        records = records._replace(constraint_sum=records.constraint_sum - total)
     solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
+    if course.done < most:  # a stream is over when it is over
+        grid = course.grid
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
     setting = None
     if not tree.is_traced(records):
-        setting = Setting(algorithm, problem, source, x0, numbers, levels, weighing, num_samples)
-    return Result(algorithm.name, numbers, grid, **records._asdict(), solution=solution, paths=paths, setting=setting)
+        setting = Setting(algorithm, problem, source, x0, numbers, levels, weighing, course.done)
+        # Elsewhere the look would take longer than the run; and a margin is there to be paid for in loss.
+        if added is None and (algorithm.reason or seconds > LONG):
+            looked_at = source if course.latest is None else SeriesSource(course.latest)
+            held = course.done if course.latest is None else looked_at.length or course.done
+            warn_of_losers(problem, looked_at, x0, solution, numbers, held, paths)
+    told: dict[str, PyTree] = {"solution": solution, "paths": paths, "setting": setting, "margin": added}
+    result = Result(algorithm.name, numbers, grid, **records._asdict(), **told)
+    if course.fault is not None:
+        course.fault.result = result
+        raise course.fault
+    if num_samples is not None and course.done < num_samples:
+        warnings.warn(f"the stream ended after {course.done:,} of {num_samples:,} samples", stacklevel=2)
+    return result
 
 
-def _devices(num_seeds: int) -> tuple[Device, ...]:
-    """As many devices as divide the number of seeds, or the one that the caller has chosen as default."""
-    chosen: Device | str | None = jax.config.values["jax_default_device"]
-    devices = jax.devices(chosen) if chosen is None or isinstance(chosen, str) else [chosen]
-    return tuple(devices[: max(number for number in range(1, len(devices) + 1) if num_seeds % number == 0)])
+def _shown(problem: Problem, margin: Array | None, window: TableStream) -> TableStream:
+    """A window of a stream as the loop is to see it."""
+    shown = window if margin is None else tightened(problem, window, margin)[1]
+    return cast("TableStream", shown)
 
 
-def _drive(
+@contextlib.contextmanager
+def _kept(
+    path: str | os.PathLike[str] | None,
     name: str,
     spec: loop.RunSpec,
     carry: loop.Carry,
-    num_samples: int,
-    seeds: np.ndarray,
-    checkpoint: str | os.PathLike[str] | None,
-) -> loop.Record:
-    """Call the compiled loop until all samples are taken; in between, show progress, look for NaNs and save."""
-    place = loop.Place(carry, loop.blank_records(spec, carry), jnp.int32(0), jnp.int32(0))
+    num_samples: int | None,
+    margin: Array | None,
+) -> Generator[Checkpoint | None]:
+    """The checkpoint of a run, for it alone; None where none is asked for."""
+    if path is None:
+        yield None
+        return
     if tree.is_traced(spec, carry):
-        if checkpoint is not None:
-            raise ValueError("checkpoint cannot be kept while run is traced by vmap or jit; call run on its own")
-        return loop.advance(spec, *place, jnp.int32(num_samples), jax.default_backend()).records
-    if checkpoint is None:
-        return _go(name, spec, place, num_samples, seeds, None)
-    with Checkpoint(checkpoint, **_identity(name, spec, carry, num_samples)) as saved:
-        return _go(name, spec, saved.restore(place), num_samples, seeds, saved)
+        raise ValueError("checkpoint cannot be kept while run is traced by vmap or jit; call run on its own")
+    with Checkpoint(path, **_identity(name, spec, carry, num_samples, margin)) as saved:
+        yield saved
 
 
-def _go(
-    name: str, spec: loop.RunSpec, place: loop.Place, num_samples: int, seeds: np.ndarray, saved: Checkpoint | None
-) -> loop.Record:
-    devices = _devices(len(seeds))
-    advance = loop.advance_on(devices)
-    spec, place = loop.spread(devices, spec, place)
-    bar = Progress(name, num_samples)
-    done, chunk, ahead = int(place.position), 1024, None
-    finished = done >= num_samples
-    try:
-        while done < num_samples:
-            limit = min(done + chunk, num_samples)
-            began = time.monotonic()
-            ahead = advance(spec, *place, jnp.int32(limit))
-            if not np.asarray(loop.healthy(ahead.carry)).all():
-                raise _fault(name, spec, place, ahead, seeds)
-            elapsed = time.monotonic() - began
-            place, done = ahead, limit
-            chunk = int(chunk * min(max(CALL_SECONDS / elapsed, 0.25), 8.0)) + 1
-            bar.update(done)
-            if saved is not None and saved.due:
-                saved.save(place)
-    finally:
-        jax.block_until_ready(ahead)  # after Ctrl-C, nothing goes on computing behind the caller's back
-        bar.close()
-    if saved is not None and not finished:
-        saved.save(place, last=True)
-    return place.records
-
-
-def _identity(name: str, spec: loop.RunSpec, carry: loop.Carry, num_samples: int) -> dict[str, PyTree]:
+def _identity(
+    name: str, spec: loop.RunSpec, carry: loop.Carry, num_samples: int | None, margin: Array | None
+) -> dict[str, PyTree]:
     """What a checkpoint must have been made with, by name. Functions are compared by what they compute."""
     first, indices, sampler = jax.tree.map(lambda leaf: leaf[0], (carry.state, carry.indices, carry.sampler))
     xi = jax.eval_shape(lambda: spec.stream.xi(jax.tree.map(lambda leaf: leaf[0], indices)))
     drawn = computation(lambda state: spec.stream.block(state, jnp.int32(0)), sampler)
     heard = jax.eval_shape(lambda: loop.feedback_at(spec, first.x, indices, 0))
     step = computation(lambda method, *told: method.step(*told), spec.method, first, heard)
+    problem = spec.problem.original if isinstance(spec.problem, Tightened) else spec.problem
     return {
-        **functions(spec.problem, first.x, xi),
-        "domain": spec.problem.geometry,
-        "algorithm": (name, type(spec.problem).__name__, spec.method, spec.average, step),
+        **({} if margin is None else {"margin": margin}),
+        **functions(problem, first.x, xi),
+        "domain": problem.geometry,
+        "algorithm": (name, type(problem).__name__, spec.method, spec.average, step),
         "data": getattr(spec.stream, "data", None),
         "seeds or x0": (drawn, carry),
-        "records": (spec.grid, num_samples),
+        "records": (spec.grid, NEVER if num_samples is None else num_samples),
     }
 
 
-def _fault(name: str, spec: loop.RunSpec, place: loop.Place, ahead: loop.Place, seeds: np.ndarray) -> NonFiniteError:
-    """Which seed failed between two places of the loop, at which sample and in which quantity."""
-    row = int(np.argmin(np.asarray(loop.healthy(ahead.carry))))
-    one = jax.tree.map(lambda leaf: leaf[row], place.carry)
-    sample, rounds, fault = loop.locate(spec, one, place.position, ahead.position)
-    broken = [quantity for quantity, bad in fault._asdict().items() if bad] or ["a sum of losses or constraints"]
-    return NonFiniteError(
-        f"{name}, seed {seeds[row]}: {' and '.join(broken)} not finite at sample {int(sample)} "
-        f"(after {int(rounds)} rounds); look at the loss and constraints for that sample, or tighten the domain"
-    )
-
-
-def _num_samples(source: Source, num_samples: int | None, paths: PyTree) -> int:
+def _num_samples(source: Source, num_samples: int | None, paths: PyTree) -> int | None:
+    """How many samples to take; None for as many as arrive."""
     if paths is not None:
         held = source.samples_in(paths)
         count = held if num_samples is None else num_samples
         return check.integer("num_samples", count, at_least=1, at_most=2**31 - BLOCK)  # compared by `check_paths`
     if num_samples is None:
-        if source.length is None:
+        if source.length is None and not source.arrives:
             raise ValueError("num_samples must be given: this source never ends")
         return source.length
     num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=2**31 - BLOCK)
@@ -240,6 +269,18 @@ def record_grid(record: int | Sequence[int] | Array, num_samples: int) -> np.nda
     if np.ndim(record) == 0:
         count = min(check.integer("record", record, at_least=1), num_samples)
         return np.unique(np.linspace(0, num_samples, count + 1)[1:].round().astype(np.int64))
+    return _sample_counts(record, num_samples)
+
+
+def thinning(record: int | Sequence[int] | Array) -> np.ndarray:
+    """Where to record while nobody knows how many samples there will be: twice as often as asked for, and every second
+    record is dropped whenever there is no more room (`Drive`)."""
+    if np.ndim(record) == 0:
+        return spaced(2 * check.integer("record", record, at_least=1), 1)
+    return _sample_counts(record, NEVER)
+
+
+def _sample_counts(record: PyTree, num_samples: int) -> np.ndarray:
     grid = np.asarray(record)
     if grid.ndim != 1 or grid.size == 0 or not np.issubdtype(grid.dtype, np.integer):
         raise TypeError(f"record must be a count or a list of sample counts, got {record!r}")
