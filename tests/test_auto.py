@@ -8,41 +8,41 @@ import pytest
 
 import ergodrift as ed
 from cases import ar1
+from ergodrift.advice.pilot import Samples, pilot
 
 CHAIN = ed.MarkovChain(0.7 * np.eye(3) + 0.1)
 PROBLEM = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5 + xi[:1], ed.Ball(1.0))
 MARKOV = ed.MarkovSource(CHAIN, np.arange(3.0)[:, None])
 SHORT = ed.SeriesSource(np.arange(9.0)[:, None])
-SLOW = ed.MarkovSource(ed.MarkovChain(0.99 * np.eye(2) + 0.005), np.arange(2.0)[:, None])
 
 
 def series(lam: float, samples: int) -> ed.SeriesSource:
     return ed.SeriesSource(ar1(lam, samples))
 
 
-@pytest.mark.x64("its digits are those of float64")
+X0 = np.zeros(1)
+
+
 @pytest.mark.parametrize(
     ("source", "options", "name", "word"),
     [
-        (MARKOV, {}, "RDPP", "3 states"),
-        (MARKOV, {"num_samples": 20}, "EDPP-t", f"in 20 samples and the chain mixes in {CHAIN.mixing_time()}"),
-        (SLOW, {"num_samples": 19}, "EDPP-t", "2 states are too many to remember in 19 samples"),
-        (ed.IIDSource(np.ones((200_000, 1))), {}, "DPP-t", "200,000 states are too many"),
-        (ed.IIDSource(np.ones((200_000, 1))), {"x0": np.zeros(1)}, "RDPP", "200,000 states come back"),
-        (ed.IIDSource(np.ones((2000, 1))), {"x0": np.zeros(1), "seeds": 50_000}, "DPP-t", "(3.0 GiB) and the samples"),
-        (SHORT, {}, "WDPP", "9 samples of a series are too few"),
-        (series(0.0, 2000), {}, "DPP-t", "next to independent"),
-        (series(0.98, 3000), {}, "EDPP-t", "behaves like a mixing time of"),
-        (series(0.98, 20_000), {}, "WDPP", "20,000 samples are enough to do without it"),
-        (series(0.98, 20_000), {"num_samples": 3000}, "EDPP-t", "behaves like"),
-        (ed.SeriesSource(np.cumsum(ar1(0.0, 2000), axis=0)), {}, "WDPP", "stays correlated"),
-        (ed.SeriesSource(np.ones((500, 1))), {}, "DPP-t", "independent"),
-        (ed.Zip(SHORT, MARKOV), {}, "EDPP-t", f"mixes in {CHAIN.mixing_time()}"),
-        (ed.Zip(SHORT, ed.IIDSource(np.ones((2, 1)))), {}, "DPP-t", "independent"),
-        (ed.Zip(SHORT, SHORT), {}, "ADPP", "nothing is known"),
+        (MARKOV, {}, "SRDPP", "3 states come back"),
+        (MARKOV, {"num_samples": 59}, "SDPP", "3 states come back 20 times in 59 samples, too rarely to remember"),
+        (MARKOV, {"num_samples": 60}, "SRDPP", "3 states"),
+        (ed.IIDSource(np.ones((4000, 1))), {}, "SDPP", "4,000 states come back 5 times in 20,000 samples"),
+        (ed.IIDSource(np.ones((4000, 1))), {"num_samples": 80_000}, "SRDPP", "4,000 states come back"),
+        (ed.IIDSource(np.ones((200_000, 1))), {"num_samples": 10**8}, "SDPP", "200,000 states are too many"),
+        (ed.IIDSource(np.ones((900, 1))), {"x0": X0, "seeds": 100_000}, "SDPP", "GiB)"),
+        (SHORT, {"x0": X0}, "SDPP", "9 of them are too few"),
+        (series(0.0, 2000), {}, "SDPP", "with x0=... it would also be told"),
+        (series(0.0, 2000), {"x0": X0}, "SDPP", "no dependence that counts; a rough solution from 2,000 of them"),
+        (series(0.98, 4000), {"x0": X0}, "SDPP", "their long-run variance is up to"),
+        (ed.SeriesSource(np.ones((600, 1))), {"x0": X0}, "SDPP", "no dependence that counts"),
+        (ed.IIDSource(np.ones((900, 1))), {"x0": X0, "num_samples": 800}, "SDPP", "are independent"),
     ],
 )
 def test_the_choice_and_its_reason(source, options, name, word):
+    options = {key: value.astype(np.result_type(float)) if key == "x0" else value for key, value in options.items()}
     chosen = ed.auto(PROBLEM, source, **options)
     assert chosen.name == name
     assert chosen.reason.startswith(f"{name}, because ")
@@ -50,17 +50,107 @@ def test_the_choice_and_its_reason(source, options, name, word):
     assert chosen.reason.endswith(".")
 
 
-def test_a_series_is_asked_through_the_functions_where_a_point_is_given():
+def test_losses_and_constraints_that_come_apart():
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi[0]) ** 2), lambda x, xi: x - 0.5 + xi[1], ed.Ball(1.0))
+    source = ed.Zip(series(0.0, 2000), ed.MarkovSource(CHAIN, np.array([[0.1], [0.0], [-0.1]])))
+    chosen = ed.auto(problem, source, X0)
+    assert chosen.reason.startswith("SDPP, because losses and constraints come apart")
+    assert np.all(np.abs(ed.run(chosen, problem, source, x0=X0).solution) < 0.3)
+
+
+def long_run(lam: float, samples: int = 20_000, every: int = 1) -> float:
+    """Of the squares' gradients 2 (x - xi) along an AR(1) series, in units of their variance, as the pilot sees it."""
+    source = series(lam, samples)
+    seen = Samples.of(source, source.path_of(source.paths([0], samples), 0), every)
+    return float(pilot(PROBLEM, seen, X0, 1).scales.long_run) / 4
+
+
+@pytest.mark.x64("its digits are those of float64")
+def test_the_long_run_variance_of_an_autoregression():
+    """(1 + lam) / (1 - lam) times the variance 1, rather below; 0 stands for samples that are independent."""
+    assert long_run(0.0) == 0
+    for lam in (0.5, 0.9, 0.98):
+        truth = (1 + lam) / (1 - lam)
+        assert 0.4 * truth < long_run(lam) < 1.2 * truth
+
+
+def test_a_series_is_asked_through_the_functions():
     """The slow column is one that neither the loss nor the constraint reads."""
     data = {"read": ar1(0.0, 3000), "ignored": ar1(0.98, 3000)}
     problem = ed.Problem(
         lambda x, xi: jnp.sum((x - xi["read"]) ** 2), lambda x, xi: x[:1] - 0.5 + xi["read"][:1], ed.Ball(1.0)
     )
-    source = ed.SeriesSource(data)
-    assert ed.auto(problem, source).name == "EDPP-t"
-    assert ed.auto(problem, source, x0=np.zeros(1)).name == "DPP-t"
+    assert "no dependence" in ed.auto(problem, ed.SeriesSource(data), X0).reason
 
 
+def test_a_series_that_is_looked_at_in_part_shows_the_same_dependence():
+    """Every fourth of 200,000 samples, each standing for four: 1 + 4 * 2 lam^4 / (1 - lam^4), which is 0.855 of all.
+
+    Blocks are about 256 long, so that 800 of them tell a variance to 5 %.
+    """
+    share = (1 + 8 * 0.9**4 / (1 - 0.9**4)) / (1.9 / 0.1)
+    assert long_run(0.9, 200_000, every=4) == pytest.approx(share * long_run(0.9, 200_000), rel=2 * 0.05)
+
+
+@pytest.mark.x64("a run of 3,000 rounds makes much of a last digit")
+def test_units_change_neither_the_choice_nor_the_run():
+    """Loss, constraint and point in other units: the same algorithm, and the same run in those units."""
+    data = ar1(0.9, 3000)
+
+    def solved(loss: float, constraint: float, unit: float) -> np.ndarray:
+        problem = ed.Problem(
+            lambda x, xi: loss * jnp.sum((x / unit - xi) ** 2),
+            lambda x, xi: constraint * (x[:1] / unit + 0.2 + xi[:1]),
+            ed.Ball(unit),
+        )
+        source = ed.SeriesSource(data)
+        return np.asarray(ed.run(ed.auto(problem, source, X0), problem, source, x0=X0).solution) / unit
+
+    plain = solved(1.0, 1.0, 1.0)
+    for units in [(1e6, 1.0, 1.0), (1.0, 1e-5, 1.0), (1.0, 1.0, 1e3), (1e-4, 1e4, 1e-3)]:
+        np.testing.assert_allclose(solved(*units), plain, rtol=1e-8)
+
+
+def test_no_method_is_recommended_that_loses_to_the_start():
+    """x0 is the optimum: whatever moves loses, so that steps are made shorter, and that is said."""
+    data = np.random.default_rng(0).standard_t(3, size=(4000, 1))
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 1, ed.Ball(100.0))
+    source, x0 = ed.SeriesSource(data), data.mean(axis=0)
+    chosen = ed.auto(problem, source, x0)
+    end = np.asarray(ed.run(chosen, problem, source, x0=x0).solution[0])
+    assert np.mean((end - data) ** 2) <= np.mean((x0 - data) ** 2) * 1.002
+
+
+@pytest.mark.parametrize("count", [5000, 400])
+@pytest.mark.parametrize("domain", [ed.Ball(1e6), ed.Box(-1e6, 1e6)], ids=["ball", "box"])
+def test_loose_bounds_do_no_harm(domain, count):
+    """The way to go is a millionth of the domain: with few samples x0 is not lost, with more the optimum is near."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(count, 3))
+    y = X @ [1.0, -1.0, 0.5] + 0.1 * rng.normal(size=count)
+    problem = ed.Problem(lambda x, xi: (xi[0] @ x - xi[1]) ** 2, lambda x, xi: x[:1] - 9, domain)
+    source, x0 = ed.SeriesSource((X, y)), np.zeros(3)
+    x = np.asarray(ed.run(ed.auto(problem, source, x0), problem, source, x0=x0).solution[0])
+    assert np.mean((X @ x - y) ** 2) < (0.02 if count == 5000 else np.mean(y**2))
+
+
+def test_a_fixed_coordinate_is_no_obstacle():
+    problem = ed.Problem(
+        lambda x, xi: jnp.sum((x - xi) ** 2),
+        lambda x, xi: x[:1] - 0.5,
+        ed.Box(np.array([-1.0, 0.25]), np.array([1.0, 0.25])),
+    )
+    source, x0 = ed.SeriesSource(np.random.default_rng(0).normal(size=(1000, 2))), np.array([0.0, 0.25])
+    assert ed.run(ed.auto(problem, source, x0), problem, source, x0=x0).solution[0, 1] == 0.25
+
+
+def test_a_loss_that_is_not_finite_is_named_before_the_run():
+    problem = ed.Problem(lambda x, xi: -jnp.sum(jnp.log(x)) * xi[0], lambda x, xi: x[:1] - 0.5, ed.Box(0.0, 1.0))
+    with pytest.raises(ValueError, match="the loss, a constraint or a gradient is not finite"):
+        ed.auto(problem, ed.SeriesSource(np.ones((1000, 1))), np.zeros(2))
+
+
+@pytest.mark.slow
 def test_a_linear_model_needs_less_memory_than_its_planes():
     """30 states with d = 3,000: planes of 10,000 seeds would take 14 GiB, a number a row and one more 5 MB."""
     rng = np.random.default_rng(0)
@@ -68,8 +158,8 @@ def test_a_linear_model_needs_less_memory_than_its_planes():
     data = model.data(list(rng.normal(size=(30, 1, 3000))), normals=rng.normal(size=(30, 1, 3000)), limits=[1.0])
     source, x0 = ed.IIDSource(data), np.zeros(3000)
     plain = ed.Problem(model.loss, model.constraints, model.geometry)
-    assert ed.auto(model, source, x0=x0, seeds=10_000).name == "RDPP"
-    assert ed.auto(plain, source, x0=x0, seeds=10_000).name == "DPP-t"
+    assert ed.auto(model, source, x0, seeds=10_000).name == "SRDPP"
+    assert "GiB" in ed.auto(plain, source, x0, seeds=10_000, num_samples=600).reason
 
 
 def test_what_is_refused():
@@ -79,3 +169,35 @@ def test_what_is_refused():
         ed.auto(PROBLEM, MARKOV, seeds=0)
     with pytest.raises(ValueError, match="x0 lies outside"):
         ed.auto(PROBLEM, MARKOV, x0=np.full(1, 3.0))
+    with pytest.raises(TypeError, match="write num_samples=500"):
+        ed.auto(PROBLEM, MARKOV, 500)
+
+
+def test_memory_is_tried_beside_what_forgets():
+    """A state that stays for 100 samples has many samples and few visits; one that does not has as many as samples."""
+    data = np.random.default_rng(0).normal(size=(30, 1)) + 0.5
+    problem = ed.Problem(PROBLEM.loss, lambda x, xi: x[:1] - 0.9, PROBLEM.geometry)
+    quick, slow = (ed.MarkovSource(ed.MarkovChain(stay * np.eye(30) + (1 - stay) / 30), data) for stay in (0.0, 0.99))
+    names = []
+    for source in (quick, slow):
+        chosen = ed.auto(problem, source, X0, 1500)
+        names.append(chosen.name)
+        assert "on 16 paths of 1,500 samples" in chosen.reason
+        result = ed.run(chosen, problem, source, x0=X0, num_samples=1500, seeds=8, record=1)
+        excess = (np.concatenate([np.asarray(result.solution), X0[None]]) - data.mean()) ** 2
+        assert excess[:-1].mean() < 0.5 * excess[-1]
+    assert names[0] == "SRDPP"
+
+
+def test_storms_ask_for_no_caution():
+    """Shares whose returns come in storms: a gradient's long-run variance is large, and yet nothing leads astray."""
+    rng = np.random.default_rng(0)
+    returns = np.exp(ar1(0.99, 6000)) * (rng.normal(size=(6000, 4)) * [1.0, 2.0, 3.0, 4.0])
+    problem = ed.Problem(lambda x, xi: (x @ xi) ** 2, lambda x, xi: x[:1] - 0.9, ed.Simplex())
+    source, x0 = ed.SeriesSource(returns), np.full(4, 0.25)
+    chosen = ed.auto(problem, source, x0)
+    assert "their long-run variance is up to" in chosen.reason
+    end = ed.run(chosen, problem, source, x0=x0).solution[0]
+    best = np.linalg.inv(np.cov(returns.T)).sum(axis=0)
+    excess = [np.mean((returns @ x) ** 2) for x in (end, x0, best / best.sum())]
+    assert excess[0] - excess[2] < 0.05 * (excess[1] - excess[2])

@@ -1,0 +1,254 @@
+"""A short look at the samples before a run: how far the solution is, and how much the samples depend on each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ergodrift._core import tree
+from ergodrift._core.compiled import compiled
+from ergodrift.data.source import Source
+from ergodrift.geometry import Geometry
+from ergodrift.methods.algorithms import Algorithm, sdpp
+from ergodrift.methods.estimator import ask
+from ergodrift.methods.method import Method
+from ergodrift.methods.scalefree import Distances, Scales, lagrangian_grad
+from ergodrift.problem import Batch, Problem
+from ergodrift.trust.start import allan_variances, long_run_variance, loses
+from ergodrift.trust.values import constraint_values, loss_values
+from ergodrift.types import Array, PyTree, State
+
+LOOKED_AT = 65_536  # samples: of more, every second or third or k-th is taken
+TAUGHT = 2000  # samples in random order that a rough solution is made of; fewer are gone through again
+COLUMNS = 128  # entries of a gradient whose dependence is looked at
+COUNTS = 1.5  # long-run variance over variance from which samples count as dependent
+LEAST = 1e-3  # of a factor's diameter, or of the way that was gone: no distance is taken for less
+FIRSTS = (1e-2, 1e-4, 1e-6)  # of a factor's diameter: distances that a rough solution begins with
+
+
+class Samples(NamedTuple):
+    """Samples in the order in which they come.
+
+    Attributes:
+        points: as losses see them, and as constraints do, where these come apart: arrays with a leading axis.
+        rows: (parts, n) which point each sample is; (1, n, batch) where samples are batches, -1 where one is not full.
+        every: of how many samples each of these is one.
+    """
+
+    points: tuple[PyTree, ...]
+    rows: np.ndarray
+    every: int
+
+    @staticmethod
+    def of(source: Source, path: PyTree, every: int = 1) -> Samples:
+        """Those along the path of one seed, or every so many-th of them, and no more of the source's data."""
+        visits = source.visits(path)
+        points, rows = [], []
+        for visit in visits if source.paired else visits[:1]:
+            kept, row = np.unique(np.asarray(visit.rows)[::every], return_inverse=True)
+            points.append(jax.tree.map(lambda leaf, kept=kept: np.asarray(leaf)[kept], visit.points))
+            rows.append(row.astype(np.int32))
+        return Samples(tuple(points), np.stack(rows), every)
+
+    @staticmethod
+    def batches(source: Source, path: PyTree, every: int = 1) -> Samples:
+        """The same where samples are batches, as a run takes them; `of` takes them apart."""
+        taken = np.asarray(path)[::every]
+        kept, row = np.unique(taken[taken >= 0], return_inverse=True)
+        rows = np.full(taken.shape, -1, np.int32)
+        rows[taken >= 0] = row
+        return Samples((jax.tree.map(lambda leaf: np.asarray(leaf)[kept], source.table),), rows[None], every)
+
+    @staticmethod
+    def of_states(source: Source, path: PyTree) -> Samples:
+        """States of a chain along a path, which `rows` then are."""
+        visit = source.visits(path)[0]
+        return Samples((jax.tree.map(np.asarray, visit.points),), np.asarray(visit.rows, np.int32)[None], 1)
+
+    def mixed(self, count: int, law: np.ndarray | None = None) -> Samples:
+        """So many of them in random order, all equally often, or nearly so; or points drawn by a law."""
+        rng, total = np.random.default_rng(0), self.rows.shape[1]
+        if law is not None:
+            return self._replace(rows=rng.choice(len(law), count, p=law / law.sum()).astype(np.int32)[None])
+        order = np.concatenate([rng.permutation(total) for _ in range(-(-count // total))])[:count]
+        return self._replace(rows=self.rows[:, order])
+
+    def turned(self, turns: int) -> list[Samples]:
+        """The same from so many places on, wrapping around."""
+        total = self.rows.shape[1]
+        return [self._replace(rows=np.roll(self.rows, -(total * k // turns), axis=1)) for k in range(turns)]
+
+    def worth(self, problem: Problem, x: PyTree, multipliers: Array) -> float:
+        """Mean f(x) + 2 l.[mean g(x)]_+, which is least at optimal points alone; infinite where it is no number."""
+        losses, constraints = self.values(problem, x)
+        found = losses.mean() + 2 * np.maximum(constraints.mean(axis=0), 0) @ np.asarray(multipliers, float)
+        return float(found) if np.isfinite(found) else np.inf
+
+    def values(self, problem: Problem, x: PyTree) -> tuple[np.ndarray, np.ndarray]:
+        """f(x, xi_t), (n,), and g(x, xi_t), (n, constraints), in float64."""
+        losses, constraints = loss_values(problem, self.points[0], x), constraint_values(problem, self.points[-1], x)
+        return losses[self.rows[0]], constraints[self.rows[-1]]
+
+
+class Pilot(NamedTuple):
+    """What a look has found.
+
+    Attributes:
+        x: a rough solution.
+        multipliers: of it, shape (n,).
+        taken: how many different samples it is made of.
+        scales: what `sdpp` may be told.
+        ratio: how many times its variance the long-run variance is, of the gradient of the Lagrangian or of a
+            constraint, whichever is most; 1 where samples are as good as independent.
+    """
+
+    x: PyTree
+    multipliers: jax.Array
+    taken: int
+    scales: Scales
+    ratio: float
+
+    def cautious(self, part: float) -> Pilot:
+        """The same with a part of the long-run variances."""
+        long_run = jax.tree.map(lambda leaf: leaf * part, self.scales[1:])
+        return self._replace(scales=Scales(self.scales.distance, *long_run))
+
+    def of_batches(self, size: int) -> Pilot:
+        """The same where a sample is the mean of so many rows: their long-run variance is that of rows over `size`."""
+        return self.cautious(1 / size)
+
+
+def pilot(
+    problem: Problem,
+    samples: Samples,
+    x0: PyTree,
+    num_constraints: int,
+    independent: bool = False,
+    taught: Samples | None = None,
+) -> Pilot:
+    """A rough solution from samples in random order, and the dependence of all of them there.
+
+    In random order nothing leads a method astray, so that little is enough for the scales of a problem. Dependence is
+    that of d_t = df_t(x) + sum_i lambda_i dg_ti(x) and of each g_ti(x) at the rough solution.
+
+    Args:
+        problem, samples, x0, num_constraints: what is looked at.
+        independent: whether samples are known to be.
+        taught: samples for the rough solution, where these are not `samples` in random order.
+    """
+    taught = samples.mixed(TAUGHT) if taught is None else taught
+    taken = min(TAUGHT, samples.rows.shape[1])
+    x, multipliers = rough(problem, starting(problem, x0, FIRSTS[0]).bind(problem), taught, x0, num_constraints)
+    for part in FIRSTS[1:]:  # a domain may be far larger than the way to go
+        other = rough(problem, starting(problem, x0, part).bind(problem), taught, x0, num_constraints)
+        if loses(*taught.values(problem, x), *taught.values(problem, other[0])):
+            x, multipliers = other
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((x, multipliers))):
+        raise ValueError(
+            f"on the way from x0 the loss, a constraint or a gradient is not finite within {taken} samples; look at "
+            "them near x0, tighten the domain, or choose other units"
+        )
+    across = problem.geometry.factor_diameters(x0)
+    away = problem.geometry.factor_norms(tree.subtract(x, x0))
+    gone = max((float(np.max(far / np.where(wide > 0, wide, np.inf))) for far, wide in _pairs(away, across)), default=0)
+
+    def known(far: np.ndarray, wide: np.ndarray) -> np.ndarray:
+        least = min(LEAST, gone) * np.where(np.isfinite(wide), wide, 0)
+        return np.where(np.maximum(far, least) > 0, np.maximum(far, least), 1)  # what is a point cannot move anyway
+
+    distance = jax.tree.map(known, away, across)
+    if independent:
+        return Pilot(x, multipliers, taken, Scales(distance), 1.0)
+    directions, sizes, constraints = map(np.asarray, _along(problem, x, multipliers, samples.points, samples.rows))
+    long_run, ratio = _of_factors(problem.geometry, x, directions, sizes, samples.every)
+    variances, each = np.var(constraints, axis=0), long_run_variance(constraints)
+    counts = each > COUNTS * variances
+    each = variances + samples.every * (each - variances)
+    ratio = max(ratio, float(np.max(each[counts] / variances[counts], initial=1.0)))
+    return Pilot(x, multipliers, taken, Scales(distance, long_run, np.where(counts, each, 0.0)), ratio)
+
+
+def loses_to_start(problem: Problem, samples: Samples, x: PyTree, x0: PyTree) -> bool:
+    """Whether x0 is better than x on these samples (`trust.start.loses`)."""
+    return loses(*samples.values(problem, x), *samples.values(problem, x0))
+
+
+def starting(problem: Problem, x0: PyTree, part: float) -> Algorithm:
+    """SDPP that begins with this part of the diameters of the domain for its distances."""
+    across = problem.geometry.factor_diameters(x0)
+    bounded = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(across))
+    schedule = Distances(first=tree.scale(across, part) if bounded else None)
+    return dataclasses.replace(sdpp(), schedule=schedule)
+
+
+def _pairs(a: PyTree, b: PyTree) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(np.asarray(x), np.asarray(y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+
+
+def rough(
+    problem: Problem, method: Method, samples: Samples, x0: PyTree, num_constraints: int
+) -> tuple[PyTree, jax.Array]:
+    """The average point and multipliers of a scale-free method after these samples."""
+    state = _after(problem, method, method.init(x0, num_constraints), samples.points, samples.rows)
+    return state.schedule.x, state.schedule.pressure.multipliers
+
+
+@compiled()
+def _after(problem: Problem, method: Method, state: State, points: tuple[PyTree, ...], rows: Array) -> State:
+    def one(state: State, rows: jax.Array) -> tuple[State, None]:
+        feedback = ask(problem, state.x, _sample(points, rows), method.estimator, state=rows[0])
+        return method.step(state, feedback)[0], None
+
+    return jax.lax.scan(one, state, jnp.swapaxes(jnp.asarray(rows), 0, 1))[0]
+
+
+def _sample(points: tuple[PyTree, ...], rows: Array) -> PyTree:
+    if rows.ndim == 2:  # one batch
+        real = rows[0] >= 0
+        return Batch(jax.tree.map(lambda leaf: leaf[jnp.where(real, rows[0], rows[0, 0])], points[0]), real)
+    parts = [jax.tree.map(lambda leaf, row=row: leaf[row], part) for part, row in zip(points, rows, strict=True)]
+    return parts[0] if len(parts) == 1 else (parts[0][0], parts[1][1])  # of a pair, each part knows its own half
+
+
+@compiled()
+def _along(
+    problem: Problem, x: PyTree, multipliers: jax.Array, points: tuple[PyTree, ...], rows: Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Some entries of d_t (n, columns), the mean of its squares (d,), and g_t (n, constraints)."""
+
+    def one(total: tuple[jax.Array, jax.Array], rows: jax.Array) -> tuple[PyTree, tuple[jax.Array, jax.Array]]:
+        feedback = problem.feedback(x, _sample(points, rows))
+        entries = ravel_pytree(lagrangian_grad(feedback, multipliers))[0]
+        columns = np.linspace(0, entries.size - 1, min(COLUMNS, entries.size)).astype(int)
+        return (total[0] + entries, total[1] + entries**2), (entries[columns], feedback.constraints)
+
+    zero = jnp.zeros_like(ravel_pytree(x)[0])
+    (total, squares), (directions, constraints) = jax.lax.scan(one, (zero, zero), jnp.asarray(rows).T)
+    count = rows.shape[1]
+    return directions, squares / count - (total / count) ** 2, constraints
+
+
+def _of_factors(
+    geometry: Geometry, x: PyTree, directions: np.ndarray, variances: np.ndarray, every: int
+) -> tuple[PyTree, float]:
+    """The long-run variance of the factors of d_t, 0 where it is no more than the variance; and the largest ratio."""
+    unravel, looked_at = ravel_pytree(x)[1], np.var(directions, axis=0)
+
+    def factors(squares: np.ndarray) -> PyTree:
+        if len(squares) < len(variances):  # one ratio for all entries, from those looked at
+            squares = variances * (squares.sum() / max(looked_at.sum(), np.finfo(float).tiny))
+        sizes = geometry.factor_dual_norms(unravel(jnp.sqrt(jnp.maximum(squares, 0)).astype(tree.dtype(x))))
+        return jax.tree.map(lambda leaf: np.square(np.asarray(leaf, dtype=float)), sizes)
+
+    own = most = factors(variances)
+    for level in allan_variances(directions):
+        most = jax.tree.map(np.maximum, most, factors(level))
+    # Rows that are each one of `every` stand for their neighbours, too; but chance must not be multiplied.
+    long_run = jax.tree.map(lambda most, own: np.where(most > COUNTS * own, own + every * (most - own), 0.0), most, own)
+    ratios = jax.tree.map(lambda most, own: np.max(most / np.where(own > 0, own, 1), initial=1.0), long_run, own)
+    return long_run, float(max(jax.tree.leaves(ratios)))
