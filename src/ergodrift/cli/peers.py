@@ -1,0 +1,79 @@
+"""`ergodrift peers`: our algorithms and the tools people use instead, on the same samples."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from ergodrift._core.files import write_whole
+from ergodrift.cli.common import UsageError, add_output, keep_others, make_room, needs, ready
+
+HELP = "compare all algorithms and the tools people use instead on real, dependent data"
+DESCRIPTION = """Run every algorithm of this package, and Cooper, humancompatible-train, fairlearn, descent-ascent and
+Adam with dual ascent, on the same samples in the same order; write a table, figures and a page that says who won where.
+What is not installed is named as missing: pip install -r requirements-peers.txt. Finished results are kept."""
+EXAMPLES = """\
+  ergodrift peers                                   all tasks, 20 orders or paths of each, into peers-out/
+  ergodrift peers --quick                           three tasks cut short, in a minute or two
+  ergodrift peers --tasks compas,adult --seeds 4    some of it
+"""
+QUICK_SEEDS = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """All options of the command."""
+    parser.add_argument("--quick", action="store_true", help="three short tasks, three seeds")
+    parser.add_argument("--tasks", type=_names, metavar="A,B", help="names of tasks (default: all)")
+    parser.add_argument(
+        "--rivals", type=_names, metavar="A;B", help="names of competitors, with ; between (default: all)"
+    )
+    parser.add_argument("--seeds", type=int, metavar="K", help="orders or paths of each task (default: 20)")
+    parser.add_argument("--write-docs", type=Path, metavar="FILE", help="write the tables into this page too")
+    add_output(parser, "peers-out")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    separator = ";" if ";" in text else ","
+    return tuple(name.strip() for name in text.split(separator) if name.strip())
+
+
+def resumes(options: argparse.Namespace) -> bool:
+    """Finished results are kept."""
+    return True
+
+
+def run(options: argparse.Namespace) -> None:
+    """The command itself."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)  # gaps of a millionth, and libraries that are compared to rounding
+    with contextlib.suppress(RuntimeError):  # of a program that has started JAX before it calls this
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # seeds are spread over all cores
+    from ergodrift.peers.bench import QUICK, Config, compare
+    from ergodrift.peers.tasks import TASKS
+
+    tasks = options.tasks or (tuple(name for name in QUICK if name in TASKS) if options.quick else tuple(TASKS))
+    seeds = options.seeds if options.seeds is not None else QUICK_SEEDS if options.quick else 20
+    try:
+        config = Config(tasks, seeds, options.quick, options.rivals or ())
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    needs("peers draws its figures with", "plots", "matplotlib.figure")
+    from ergodrift.report.peers import parted, write_report
+
+    if options.write_docs is not None:
+        try:
+            parted(options.write_docs)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--write-docs: {error}") from error
+    keep_others(options.out / "results.json", ("config",), dataclasses.asdict(config), options.force, ("index.html",))
+    make_room(options.out)
+    ready()
+    results = compare(config, options.out / ".finished", log=lambda line: print(line, flush=True))
+    write_whole(options.out / "results.json", json.dumps(results, allow_nan=False))
+    write_report(results, options.out, options.write_docs)
+    print(f"report: {options.out / 'index.html'}")
