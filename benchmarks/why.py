@@ -32,7 +32,7 @@ def no_wide_vectors():
 
 def side_by_side():
     """As on a GPU: `vmap` over seeds."""
-    loop.advance = lambda *arguments, platform: loop._advance(*arguments, each=loop.ALL)
+    loop.advance = lambda spec, *at, platform: loop._advance(spec, loop.Place(*at[:4]), at[4], loop.ALL)
 
 
 def not_turned():

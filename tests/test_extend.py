@@ -112,7 +112,7 @@ def test_a_geometry_of_ones_own_runs_and_is_judged(domain, tmp_path):
     assert checked.holds
     assert {entry.statement for entry in checked.entries} >= {"appendix A", "theorem 1", "theorems 2 and 3"}
     assert result.certify(num_samples=400).num_samples == 400
-    assert ed.auto(problem, SOURCE, x0=X0).name == "RDPP"
+    assert ed.auto(problem, SOURCE, x0=X0).name == "SRDPP"
     other = ed.Problem(loss, constraints, make(0.9 * number))
     with pytest.raises(ValueError, match="domain"):
         ed.run(ed.edpp(4.0), other, SOURCE, checkpoint=tmp_path / "run.npz", **OPTIONS)

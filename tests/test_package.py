@@ -18,9 +18,13 @@ PACKAGE = ROOT / "src" / "ergodrift"
 
 # The rooms, from the ground up.
 ORDER = [
-    "types", "_core", "geometry", "problem", "data", "trust", "methods", "auto", "solve", "theory", "engine", "metrics",
-    "distributed", "problems", "experiments", "report", "cli",
+    "types", "_core", "datasets", "geometry", "problem", "data", "trust", "methods", "advice", "solve", "theory",
+    "engine", "metrics", "sklearn", "optax", "torch", "distributed", "problems", "experiments", "peers", "tables",
+    "report", "cli",
 ]  # fmt: skip
+# Faces towards packages that are extras: what each may import at its top level. The core enters none of them.
+FACES = {"sklearn": {"sklearn", "pandas"}, "optax": {"optax"}, "torch": {"torch"}}
+CORE = ORDER[: ORDER.index("sklearn")]
 
 
 def imports(path):
@@ -63,7 +67,11 @@ def test_the_core_imports_jax_numpy_and_scipy_only():
     allowed = {"jax", "numpy", "scipy", "ergodrift", *sys.stdlib_module_names}
     for path in PACKAGE.rglob("*.py"):
         used = {name.split(".")[0] for name, top_level in imports(path) if top_level}
-        assert used <= allowed, f"{path.name} imports {used - allowed}"
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        assert used <= allowed | FACES.get(room, set()), f"{path.name} imports {used - allowed}"
+        if room in CORE:
+            others = {f"ergodrift.{name}" for name in FACES} & {name for name, _ in imports(path)}
+            assert not others, f"{path.name} imports {others}, which needs an extra"
 
 
 @pytest.mark.slow
@@ -114,6 +122,34 @@ def test_importing_sets_xla_flags_before_xla_starts_and_leaves_the_users_alone()
     assert run(XLA_FLAGS="") == "True"
     assert run(XLA_FLAGS="--xla_force_host_platform_device_count=2") == "True"
     assert run(XLA_FLAGS="--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=16") == "False"
+
+
+def test_names_are_found_by_any_way_in():
+    """Rooms that are imported by their paths take no name of the package away."""
+    import ergodrift
+
+    rooms = {path.name.removesuffix(".py") for path in PACKAGE.iterdir()}
+    assert set(ergodrift.__all__) & rooms == {"metrics", "theory"}
+    code = (
+        "import ergodrift, sys, types; assert 'jax' not in sys.modules\n"
+        "import ergodrift.peers\n"
+        "found = {name: getattr(ergodrift, name) for name in ergodrift.__all__}\n"
+        "assert [name for name in found if isinstance(found[name], types.ModuleType)] == ['metrics', 'theory']\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_two_precisions_have_constants_of_their_own_whichever_name_is_asked_for_first():
+    code = (
+        "import numpy as np, ergodrift as ed; ed.certify\n"
+        "from ergodrift._core import precision\n"
+        "from jax._src import dtypes\n"
+        "import jax\n"
+        "array = np.zeros(1)\n"
+        "with jax.enable_x64(False): narrow = dtypes.canonicalize_value(array)\n"
+        "with jax.enable_x64(True): assert dtypes.canonicalize_value(array) is not narrow\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_dir_lists_all_names_before_they_are_asked_for():

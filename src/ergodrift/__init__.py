@@ -1,116 +1,38 @@
 """Constrained stochastic optimisation when the data are not i.i.d."""
 
-from typing import TYPE_CHECKING, Any
-
 from ergodrift._core import interrupt as interrupt  # first: the others take their time
 
 # isort: split
-from ergodrift import metrics
-from ergodrift._core import precision, xla
-from ergodrift.auto import auto
-from ergodrift.data.chain import MarkovChain
-from ergodrift.data.source import Law, Source
-from ergodrift.data.stream import Stream
-from ergodrift.data.tables import IIDSource, MarkovSource, SeriesSource
-from ergodrift.data.zip import Zip
-from ergodrift.engine.result import Result, load_result
-from ergodrift.engine.run import NonFiniteError, run
-from ergodrift.geometry import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Region, Simplex
-from ergodrift.methods.algorithms import Algorithm, adpp, dpp, edpp, mdpp, pd, pd2, rdpp, wdpp
-from ergodrift.methods.estimator import Estimator, MultiLevel, SingleSample
-from ergodrift.methods.method import DriftPlusPenalty, Method, PrimalDual
-from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule, Schedule
-from ergodrift.problem import CompactForm, LinearModel, Problem
-from ergodrift.solve.feasibility import Feasibility, QueueEvidence, feasibility
-from ergodrift.solve.reference import Reference, solve_reference
-from ergodrift.types import Compact, Feedback, Info, Sizes, State, StepSizes, Weights
+import ast
+import importlib
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from ergodrift import theory
-    from ergodrift.trust import Certificate, CertificateMethod, Diagnosis, Monitor, certify, diagnose
+from ergodrift._core import xla
 
-xla.set_flags()  # no import above starts XLA
-precision.separate_constants()
+xla.set_flags()  # before JAX is there, or at least before it starts XLA
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Algorithm",
-    "Ball",
-    "Box",
-    "Certificate",
-    "CertificateMethod",
-    "Compact",
-    "CompactForm",
-    "Diagnosis",
-    "DriftPlusPenalty",
-    "EntropySimplex",
-    "Estimator",
-    "Feasibility",
-    "Feedback",
-    "FeedbackSchedule",
-    "Geometry",
-    "IIDSource",
-    "Info",
-    "L1Ball",
-    "Law",
-    "LinearModel",
-    "MarkovChain",
-    "MarkovSource",
-    "Method",
-    "Monitor",
-    "MultiLevel",
-    "NonFiniteError",
-    "PresetSchedule",
-    "PrimalDual",
-    "Problem",
-    "Product",
-    "QueueEvidence",
-    "Reference",
-    "Region",
-    "Result",
-    "Schedule",
-    "SeriesSource",
-    "Simplex",
-    "SingleSample",
-    "Sizes",
-    "Source",
-    "State",
-    "StepSizes",
-    "Stream",
-    "Weights",
-    "Zip",
-    "adpp",
-    "auto",
-    "certify",
-    "diagnose",
-    "dpp",
-    "edpp",
-    "feasibility",
-    "load_result",
-    "mdpp",
-    "metrics",
-    "pd",
-    "pd2",
-    "rdpp",
-    "run",
-    "solve_reference",
-    "theory",
-    "wdpp",
-]
 
-_LATER = ("Certificate", "CertificateMethod", "Diagnosis", "Monitor", "certify", "diagnose")
+def _homes() -> dict[str, str]:
+    """In which module each public name is found; `__init__.pyi` lists them."""
+    lines = ast.parse(Path(__file__).with_suffix(".pyi").read_text()).body
+    return {name.name: line.module or "" for line in lines if isinstance(line, ast.ImportFrom) for name in line.names}
+
+
+_HOMES = _homes()
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    """Rooms that not every run enters are opened when they are asked for: importing stays as quick as JAX's own."""
-    import importlib
-
-    if name == "theory":
-        return importlib.import_module("ergodrift.theory")
-    if name in _LATER:
-        return getattr(importlib.import_module("ergodrift.trust"), name)
-    raise AttributeError(f"module 'ergodrift' has no attribute {name!r}")
+    """What is asked for is loaded then: `ergodrift.torch` needs no JAX, and not every run enters every room."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ergodrift' has no attribute {name!r}")
+    importlib.import_module("ergodrift._core.precision")  # before anything of the user's is traced
+    home = importlib.import_module(_HOMES[name])
+    globals()[name] = getattr(home, name) if home.__name__ != __name__ else importlib.import_module(f"ergodrift.{name}")
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

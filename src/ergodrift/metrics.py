@@ -19,21 +19,60 @@ from ergodrift.engine.run import Result
 from ergodrift.problem import Problem
 from ergodrift.solve.hindsight import best_on_paths
 from ergodrift.solve.reference import Reference
+from ergodrift.trust.intervals import batch_errors
+from ergodrift.trust.values import constraint_values, loss_values
 from ergodrift.types import PyTree
 
 
-class Quality(NamedTuple):
-    """How good the points of a run are under the stationary law, leading axes (seeds, records).
+class Errors(NamedTuple):
+    """Standard errors of the last record's metrics, where the stationary law is that of a simulated path.
+
+    They are for dependent samples (`trust.intervals.batch_errors`), and count that f# is a minimum under the same path:
+    f̂# - f# is, to first order, the mean of f(x#, xi) + lambda*.g(x#, xi) - f# (Shapiro 1991). They are no spread over
+    seeds: all seeds share the one path.
 
     Attributes:
-        gap: f̄(x) - f#; an infeasible point can have a negative gap.
-        infeasibility: ḡ(x), (seeds, records, n).
-        lagrangian_gap: f̄(x) - f# + lambda*.ḡ(x) >= 0, which compares feasible and infeasible points fairly.
+        gap: (seeds,).
+        infeasibility: (seeds, n).
+        lagrangian_gap: (seeds,).
     """
 
     gap: np.ndarray
     infeasibility: np.ndarray
     lagrangian_gap: np.ndarray
+
+
+class Quality(NamedTuple):
+    """How good the points of a run are under the stationary law, leading axes (seeds, records); prints as a table of
+    the last record.
+
+    Attributes:
+        gap: f̄(x) - f#; an infeasible point can have a negative gap.
+        infeasibility: ḡ(x), (seeds, records, n).
+        lagrangian_gap: f̄(x) - f# + lambda*.ḡ(x) >= 0, which compares feasible and infeasible points fairly.
+        error: standard errors at the last record where expectations are those of a simulated path; None where the law
+            is known, and all of the above are exact.
+    """
+
+    gap: np.ndarray
+    infeasibility: np.ndarray
+    lagrangian_gap: np.ndarray
+    error: Errors | None = None
+
+    def __str__(self) -> str:
+        seeds, count = self.gap.shape[0], self.infeasibility.shape[2]
+        told = "" if self.error is None else " +- standard error of a law that is simulated"
+        lines = [f"after the last sample, mean over {seeds} seed{'s' if seeds > 1 else ''}{told}"]
+        columns = {
+            "gap": (),
+            **{f"infeasibility {i}": (i,) for i in range(count)},
+            "lagrangian_gap": (),
+        }
+        for name, at in columns.items():
+            field = name.split()[0]
+            error = "" if self.error is None else f" +- {getattr(self.error, field)[(slice(None), *at)].mean():.2g}"
+            lines.append(f"{name:18}{getattr(self, field)[(slice(None), -1, *at)].mean():12.5g}{error}")
+        return "\n".join(lines)
 
 
 class Summary(NamedTuple):
@@ -59,7 +98,36 @@ def evaluate(result: Result, problem: Problem, source: Source, reference: Refere
             "reference was solved with per_sample=True; the Lagrangian gap needs one for the averaged constraints"
         )
     gap = losses - reference.value
-    return Quality(gap, infeasibility, gap + infeasibility @ reference.multipliers)
+    last = jax.tree.map(lambda leaf: np.asarray(leaf)[:, -1], getattr(result, point))
+    error = _errors(problem, source, reference, last) if source.law_is_simulated else None
+    return Quality(gap, infeasibility, gap + infeasibility @ reference.multipliers, error)
+
+
+def _errors(problem: Problem, source: Source, reference: Reference, points: PyTree) -> Errors:
+    """Of points along a leading axis."""
+    laws, weight = (source.loss_law.points, source.constraint_law.points), reference.multipliers
+    simulated = [part.law_is_simulated for part in source.parts]
+
+    def error(values: np.ndarray, part: int) -> np.ndarray:
+        known = np.zeros(values.shape[1])
+        return batch_errors(values, overlap=False)[0] if simulated[part] else known
+
+    best_loss = loss_values(problem, laws[0], reference.x)
+    best_rows = constraint_values(problem, laws[1], reference.x) @ weight
+    found = []
+    for row in range(len(jax.tree.leaves(points)[0])):
+        x = jax.tree.map(lambda leaf, row=row: leaf[row], points)
+        more = loss_values(problem, laws[0], x) - best_loss
+        rows = constraint_values(problem, laws[1], x)
+        if source.paired:  # two paths, independent of each other
+            of_loss = error(more[:, None], 0)
+            of_rows = error(np.column_stack([best_rows, rows @ weight - best_rows, rows]), 1)
+            found.append(np.concatenate([np.hypot(of_loss, of_rows[:2]), of_rows[2:]]))
+        else:
+            gap = more - best_rows
+            found.append(error(np.column_stack([gap, gap + rows @ weight, rows]), 0))
+    gaps, lagrangians, *rest = np.array(found).T
+    return Errors(gaps, np.array(rest).T, lagrangians)
 
 
 def optimality_gap(
@@ -83,7 +151,10 @@ def lagrangian_gap(
 
 
 def violation(result: Result) -> np.ndarray:
-    """Violation(t) = sum of g(x, xi) over the samples taken, (seeds, records, n) (Kim and Lee, section 2.2)."""
+    """Violation(t) = sum of g(x, xi) over the samples taken, (seeds, records, n) (Kim and Lee, section 2.2).
+
+    Where samples are batches, it is the sum over their rows divided by the size of a full batch; so it is for regret.
+    """
     return np.asarray(result.constraint_sum)
 
 
@@ -109,7 +180,8 @@ def benchmark_losses(
     comparators = benchmarks(result, problem, source) if comparators is None else comparators
     if len(comparators) != len(result.seeds):
         raise ValueError(f"comparators: {len(comparators)} given for {len(result.seeds)} seeds")
-    seen = [source.visits(_path(result, source, row))[0] for row in range(len(comparators))]
+    paths = [_path(result, source, row) for row in range(len(comparators))]
+    seen = [source.visits(path)[0] for path in paths]
     with double():
         if source.parts[0].table is None:
             each = [
@@ -119,8 +191,9 @@ def benchmark_losses(
         else:  # one table serves all
             each = _losses(problem, wide(source.loss_law.points), _stacked([c.x for c in comparators]))
         losses = [np.asarray(one) for one in each]
-    samples = np.asarray(result.samples)
-    return np.stack([_sums(one[visits.rows], samples) for one, visits in zip(losses, seen, strict=True)])
+    counts = [source.rows_taken(np.asarray(result.samples), path) for path in paths]
+    sums = [_sums(one[visits.rows], rows) for one, visits, rows in zip(losses, seen, counts, strict=True)]
+    return np.stack(sums) / source.rows_per_sample
 
 
 def regret(

@@ -103,6 +103,7 @@ def small_chains(draw: Any) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(P=small_chains(), digits=st.floats(0.5, 60))
 def test_mixing_times_are_right_at_every_eps(P, digits):

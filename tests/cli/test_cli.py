@@ -38,7 +38,7 @@ sys.meta_path.insert(0, Hide())
 """
 
 
-@pytest.mark.parametrize("arguments", [["reproduce"], ["theory"], ["walk"]], ids=lambda args: args[0])
+@pytest.mark.parametrize("arguments", [["reproduce"], ["theory"], ["walk"], ["peers"]], ids=lambda args: args[0])
 def test_a_missing_extra_is_said_before_any_work(tmp_path, arguments):
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)
     out = tmp_path / "out"

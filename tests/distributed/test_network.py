@@ -18,6 +18,7 @@ from walks import DIM, EDPP, GRAPH, PROBLEM, ZERO, agents
 pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
 
 
+@pytest.mark.slow
 def test_agents_that_cannot_take_part_are_named(cluster, monkeypatch):
     def broken():
         raise FileNotFoundError("/data/site-b.parquet")

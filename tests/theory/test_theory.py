@@ -363,6 +363,8 @@ WHOLE = {
     "MDPP": ed.mdpp,
     "RDPP": ed.rdpp,
     "WDPP": ed.wdpp,
+    "SDPP": ed.sdpp,
+    "SRDPP": ed.srdpp,
     "PD": lambda: ed.pd(300, 7.0, 7.0),
     "PD2": lambda: ed.pd2(7.0),
     "PD2, max": lambda: ed.pd2(7.0, aggregate="max"),

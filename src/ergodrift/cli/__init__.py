@@ -1,7 +1,7 @@
 """The command line.
 
 Each command is a module with `HELP`, `DESCRIPTION`, `EXAMPLES`, `add_options`, `run`, and `resumes`: whether the
-same command takes up its work after an interruption.
+same command takes up its work after an interruption. `run` may return an exit code of its own.
 """
 
 from __future__ import annotations
@@ -14,23 +14,32 @@ from collections.abc import Sequence
 import ergodrift
 from ergodrift._core import interrupt
 from ergodrift._core.interrupt import INTERRUPTED
-from ergodrift.cli import reproduce, theory, walk
+from ergodrift.cli import audit, fit, peers, predict, reproduce, theory, walk
 from ergodrift.cli.common import UsageError
+from ergodrift.tables import TableError
 
-COMMANDS = {"reproduce": reproduce, "theory": theory, "walk": walk}
+COMMANDS = {
+    "fit": fit,
+    "predict": predict,
+    "audit": audit,
+    "reproduce": reproduce,
+    "theory": theory,
+    "walk": walk,
+    "peers": peers,
+}
 
 __all__ = ["UsageError", "build_parser", "entry", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run the command line; returns the exit code: 0 done, 1 failed, 2 wrong usage, 3 not kept, 130 interrupted."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if not hasattr(options, "run"):
         parser.print_help()
         return 0
     try:
-        options.run(options)
+        return options.run(options) or 0
     except KeyboardInterrupt:
         again = "; run the same command again to go on" if options.resumes(options) else ""
         print(f"\ninterrupted{again}", file=sys.stderr)
@@ -39,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             raise
         print(f"ergodrift: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    return 0
+        return 2 if isinstance(error, UsageError | TableError) else 1
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ergodrift._core import interrupt
+from ergodrift.tables import Table
 
 ROOM = 50 * 2**20  # bytes a report may need
 
@@ -75,6 +76,16 @@ def keep_others(
     here = json.loads(json.dumps(here))  # tuples are lists there
     if differ := [f"{name}={there[name]!r} there, {here[name]!r} here" for name in here if there[name] != here[name]]:
         raise UsageError(f"--out: {file} holds the results of another configuration ({'; '.join(differ)}); {advice}")
+
+
+def find_all(table: Table, options: argparse.Namespace, *names: str) -> list[str]:
+    """The columns that these options name, each once; all of them must be there."""
+    found: list[str] = []
+    for option in names:
+        given = getattr(options, option)
+        several = given if isinstance(given, list) else [given] if given is not None else []
+        found += [table.find(f"--{option}", name) for name in several]
+    return list(dict.fromkeys(found))
 
 
 def ready() -> None:

@@ -79,7 +79,8 @@ def bounds_study(
         tau = float(case.source.chain.mixing_time())
         beta = _beta(number)
         algorithms = [
-            edpp(tau, beta), edpp(tau, beta, horizon=num_samples), dpp(), dpp(horizon=num_samples), adpp(beta), mdpp(),
+            edpp(tau, beta), edpp(tau, beta, horizon=num_samples), dpp(), dpp(horizon=num_samples), adpp(beta),
+            mdpp(1.0, cap=16),
         ]  # fmt: skip
         for algorithm in algorithms:
             setting = (algorithm, case.problem, case.source)
@@ -192,7 +193,7 @@ CASES = (
     Case("EDPP-t, beta 1/3, Slater", lambda tau: edpp(tau, beta=1 / 3), _halfspace, theorem2(1 / 3)),
     Case("EDPP-t, beta 1/2, no Slater", lambda tau: edpp(tau), _line, theorem2(1 / 2), _line_limit(1 / 2)),
     Case("EDPP-t, beta 1/3, no Slater", lambda tau: edpp(tau, beta=1 / 3), _line, theorem2(1 / 3), _line_limit(1 / 3)),
-    Case("MDPP, beta 1/2, Slater", lambda tau: mdpp(), _halfspace, theorem5(1 / 2)),
+    Case("MDPP, beta 1/2, Slater", lambda tau: mdpp(1.0, cap=16), _halfspace, theorem5(1 / 2)),
 )
 STAYS = (0.0, 0.7, 0.94, 0.985, 0.9962)  # mixing times 1, 3, 16, 65 and 257
 QUANTITIES: tuple[Literal["gap", "infeasibility"], ...] = ("gap", "infeasibility")

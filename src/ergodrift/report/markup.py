@@ -29,6 +29,20 @@ def fill(name: str, parts: Mapping[str, str], results: Mapping[str, object]) -> 
     return re.sub(r"\{\{([\w.]+)\}\}", filled, template(name))
 
 
+def style() -> str:
+    """One style for all pages: it stands in the experiment's."""
+    found = re.search(r"<style>\n(.*?)\n</style>", template("page.html"), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def figure(caption: str, svg: str) -> str:
+    """An SVG with its caption, set in as it is: it must be trusted."""
+    # What stands before <svg, an XML declaration and a document type, has no place inside HTML.
+    drawing, text = svg[svg.index("<svg") :], escape(caption)
+    return f'<figure><div role="img" aria-label="{text}">{drawing}</div><figcaption>{text}</figcaption></figure>'
+
+
 def embedded(data: object) -> str:
     """Data as JSON inside an element of its own."""
     # Without any "<", no text in the data can close the element or open a comment.

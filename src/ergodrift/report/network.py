@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, TypedDict
@@ -12,7 +11,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ergodrift.distributed import Walk
-from ergodrift.report.markup import embedded, fill, number, plural, table, template, value
+from ergodrift.report.markup import embedded, fill, number, plural, style, table, value
 
 DOT = '<svg class="dot-key" viewBox="0 0 14 14" aria-hidden="true"><circle cx="7" cy="7" r="5.5"/></svg>'
 COLUMNS = ("Agent", "State", "Visits", "Expected", "Held", "kB")
@@ -102,7 +101,7 @@ def network_page(results: Mapping[str, Any]) -> str:
     walk: WalkSummary = results["walk"]
     agents = walk["agents"]
     parts = {
-        "style": _style(),
+        "style": style(),
         "count": f"{len(agents):,}",
         "dot": DOT,
         "summary": _summary(walk),
@@ -141,13 +140,6 @@ def layout(P: ArrayLike) -> np.ndarray:
         pull = weight * away / np.maximum(distance, 1e-9)
         places = solve @ (pull.sum(axis=1)[:, None] * places - pull @ places)
     return places
-
-
-def _style() -> str:
-    """One style for all pages: it stands in the experiment's."""
-    found = re.search(r"<style>\n(.*?)\n</style>", template("page.html"), re.DOTALL)
-    assert found is not None
-    return found[1]
 
 
 def _state(agent: AgentSummary) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ergodrift.experiments.results import AlgorithmResults, Claim, JudgedResults, TableRow
-from ergodrift.report.markup import MINUS, embedded, fill
+from ergodrift.report.markup import MINUS, embedded, figure, fill
 from ergodrift.report.markup import number as _number
 from ergodrift.report.markup import plural as _plural
 from ergodrift.report.markup import table as _table
@@ -41,7 +41,7 @@ def page(results: JudgedResults, figures: dict[str, str]) -> str:
         "swatch": SWATCH,
         "toggles": "\n".join(_toggle(name) for name in algorithms),
         "runs": _runs(algorithms),
-        "figures": "\n".join(_figure(*figure) for figure in figures.items()) or "<p>No figure was drawn.</p>",
+        "figures": "\n".join(figure(*each) for each in figures.items()) or "<p>No figure was drawn.</p>",
         "versions": escape(", ".join(f"{name} {version}" for name, version in results["versions"].items())),
         "results": _embedded(results),
     }
@@ -93,12 +93,6 @@ def _runs(algorithms: dict[str, AlgorithmResults]) -> str:
         rounds = round(sum(found["rounds"]) / len(found["rounds"]))
         rows.append([_name(name), given or "none", f"{rounds:,}", f"{found['seconds']:.1f}"])
     return _table("The runs", ["Algorithm", "Parameters", "Mean rounds", "Seconds"], rows, "words wide")
-
-
-def _figure(caption: str, svg: str) -> str:
-    # What stands before <svg, an XML declaration and a document type, has no place inside HTML.
-    drawing, text = svg[svg.index("<svg") :], escape(caption)
-    return f'<figure><div role="img" aria-label="{text}">{drawing}</div><figcaption>{text}</figcaption></figure>'
 
 
 def _embedded(results: JudgedResults) -> str:

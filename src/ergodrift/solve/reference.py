@@ -116,13 +116,23 @@ def solve_reference(
             return _solve_per_sample(program, constraint_law)
         found = _solved(program, Averaged(problem, constraint_law))
         if source.law_is_simulated:
-            values = np.asarray(all_losses(problem, loss_law.points, found.x))
-            error = float(batch_errors(values[:, None], overlap=False)[0][0])
-            told = (
-                f"expectations are those of {len(values):,} simulated samples: the loss has standard error {error:.2g}"
-            )
+            told = _simulated_errors(problem, source, loss_law, constraint_law, found)
             found = found._replace(note="; ".join(filter(None, [found.note, told])))
         return found
+
+
+def _simulated_errors(problem: Problem, source: Source, loss_law: Law, constraint_law: Law, found: Reference) -> str:
+    """How well the mean loss and the mean constraints at the optimum are known, where a simulated path stands for the
+    law."""
+    told, count = [], 0
+    losses = np.asarray(all_losses(problem, loss_law.points, found.x))[:, None]
+    rows = np.asarray(all_constraints(problem, constraint_law.points, found.x))
+    for name, part, values in zip(("loss", "constraints"), source.parts, (losses, rows), strict=True):
+        if part.law_is_simulated:
+            count = len(values)
+            errors = ", ".join(f"{error:.2g}" for error in batch_errors(values, overlap=False)[0])
+            told.append(f"the {name} {'has' if name == 'loss' else 'have'} standard error {errors}")
+    return f"expectations are those of {count:,} simulated samples: {'; '.join(told)}"
 
 
 def _solve_per_sample(program: ScaledProgram, law: Law) -> Reference:

@@ -132,7 +132,7 @@ def pathwise(
         grid = jnp.asarray([num_samples] if record is None else record, jnp.int32)
         count = problem.check(x0, wide(source.example))
         stream = tree.cast(source.stream(), jnp.float64)
-        found = _follow(problem, method, stream, x0, comparator, radius, grid, paths, levels, count)
+        found = _follow(source.asked(problem), method, stream, x0, comparator, radius, grid, paths, levels, count)
         return jax.tree.map(np.asarray, found)
 
 

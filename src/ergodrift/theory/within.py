@@ -18,6 +18,7 @@ from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.estimator import MultiLevel, SingleSample
 from ergodrift.methods.method import DriftPlusPenalty
+from ergodrift.methods.scalefree import ScaledDrift
 from ergodrift.methods.schedule import AdaGrad, PresetSchedule, Schedule
 from ergodrift.problem import Problem
 from ergodrift.solve.feasibility import feasibility
@@ -157,8 +158,9 @@ def within_theory(
     - MDPP: appendix A alone. Theorem 5 has no constants to check: its proof bounds a_t by a constant, which the
       estimates exceed;
     - RDPP and WDPP: appendix A alone. No theorem is about them;
-    - PD, PD2 and other rules than drift-plus-penalty: nothing. That is an answer of its own (`TheoryCheck.checked`), as
-      it is wherever what is left of the above is nothing, such as appendix A alone with `replay=False`.
+    - SDPP, SRDPP, PD, PD2 and other rules than drift-plus-penalty: nothing. That is an answer of its own
+      (`TheoryCheck.checked`), as it is wherever what is left of the above is nothing, such as appendix A alone with
+      `replay=False`.
 
     Args:
         result: of `run`, or anything with its records.
@@ -176,6 +178,9 @@ def within_theory(
     """
     entries: list[Entry] = []
     left_out: list[tuple[str, str]] = []
+    if algorithm.rule is ScaledDrift:
+        why = f"no bound is proven for {algorithm.name}, whose constraints are scaled round by round"
+        return TheoryCheck((), (("everything", why),), result.samples, True)
     if algorithm.rule is not DriftPlusPenalty:
         return TheoryCheck((), (("everything", f"{algorithm.name} is not drift-plus-penalty"),), result.samples, True)
     kept = np.flatnonzero(np.asarray(result.samples) > 0)
@@ -362,7 +367,8 @@ def _appendix_c(
     paths = [_path(result, source, row, total) for row in range(len(result.seeds))]
     best = best_on_paths(problem, source, paths, x0, per_sample=True)
     sums = [
-        np.cumsum(path_values(problem, source, found.x, path)[0])[records.samples - 1]
+        np.cumsum(path_values(problem, source, found.x, path)[0])[source.rows_taken(records.samples, path) - 1]
+        / source.rows_per_sample
         for found, path in zip(best, paths, strict=True)
     ]
     regrets = [records(result.loss_sum)[row] - own for row, own in enumerate(sums)]
