@@ -15,8 +15,9 @@ from ergodrift.data.source import level_keys, path_keys, seed_keys
 from ergodrift.distributed import wire
 from ergodrift.distributed.wire import Token, Visit, WalkSpec
 from ergodrift.engine import loop
+from ergodrift.methods.memory import MemoryState
 from ergodrift.methods.method import zero_feedback
-from ergodrift.types import Array, Feedback, Key, PyTree, Scalar
+from ergodrift.types import Array, Feedback, Key, PyTree, Scalar, State
 
 T = TypeVar("T")
 MOVED, STAYED, DIVERGED = range(3)  # what becomes of a token at a hop
@@ -49,13 +50,24 @@ def route(chain: Transitions, places: Array, bits: jax.Array, first: Scalar) -> 
     return jax.lax.scan(move, jnp.asarray(places, jnp.int32), jnp.arange(BLOCK, dtype=jnp.int32))[1]
 
 
-class Tokens(NamedTuple):
-    """All tokens between two hops, one row each: what a hop changes, as words, and the rest of the carry.
+class Moving(NamedTuple):
+    """What a hop changes, one row per token.
 
-    One array, since each that goes into a compiled function, or comes out of it, adds to the time of a hop.
+    Attributes:
+        words: all but the table. One array, since each that goes into a compiled function, or comes out of it, adds to
+            the time of a hop.
+        table: what tokens remember of every agent (`Memory`), else None. A hop reads and writes one entry of it, in
+            place: among the words, all of it would be copied at every hop.
     """
 
-    moving: jax.Array
+    words: jax.Array
+    table: PyTree
+
+
+class Tokens(NamedTuple):
+    """All tokens between two hops, one row each: what a hop changes, and the rest of the carry."""
+
+    moving: Moving
     resting: loop.Carry  # None where `moving` has it
 
 
@@ -94,12 +106,14 @@ def start(spec: WalkSpec, starts: Key, levels: Key) -> Tokens:
 def pack(spec: WalkSpec, carry: loop.Carry) -> Tokens:
     """The tokens that a carry of the core's loop holds, one row per token."""
     moving = {name: getattr(carry, name) for name in _moving(spec)}
-    return Tokens(jax.vmap(wire.pack)(moving), carry._replace(**dict.fromkeys(moving)))
+    moving["state"], table = _taken_out(spec, moving["state"])
+    return Tokens(Moving(jax.vmap(wire.pack)(moving), table), carry._replace(**dict.fromkeys(moving)))
 
 
 def unpack(spec: WalkSpec, tokens: Tokens) -> loop.Carry:
     """The carry of the core's loop."""
-    moving = jax.vmap(lambda words: wire.unpack(words, _moving_shapes(spec)))(tokens.moving)
+    moving = jax.vmap(lambda words: wire.unpack(words, _moving_shapes(spec)))(tokens.moving.words)
+    moving["state"] = _put_back(moving["state"], tokens.moving.table)
     return tokens.resting._replace(**moving)
 
 
@@ -108,14 +122,16 @@ def questions(spec: WalkSpec, tokens: Tokens) -> jax.Array:
     return jax.vmap(lambda one: _question(spec, one, STAYED))(unpack(spec, tokens))
 
 
-def absorb(spec: WalkSpec, moving: jax.Array, answers: jax.Array) -> tuple[jax.Array, jax.Array]:
+def absorb(spec: WalkSpec, moving: Moving, answers: jax.Array) -> tuple[Moving, jax.Array]:
     """All answers taken in: what moves, and the next questions, with what became of the tokens as their last words."""
     take = _absorb_feedback if spec.local_rounds == 1 else _absorb_visit
     answer_like, token_like = _answer(spec), _moving_shapes(spec)
     resting: dict[str, PyTree] = {name: None for name in loop.Carry._fields if name not in token_like}
 
-    def one(words: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
-        answer, carry = wire.unpack(row[:-2], answer_like), loop.Carry(**wire.unpack(words, token_like), **resting)
+    def one(moving: Moving, row: jax.Array) -> tuple[Moving, jax.Array]:
+        answer = wire.unpack(row[:-2], answer_like)
+        carry = loop.Carry(**wire.unpack(moving.words, token_like), **resting)
+        carry = carry._replace(state=_put_back(carry.state, moving.table))
         new = take(spec, carry, answer, row[-2].astype(jnp.int32))
         # All of the answer is looked at: a gradient that is not finite may wait in a window for rounds before it shows.
         numbers = [leaf for leaf in jax.tree.leaves(answer) if jnp.issubdtype(leaf.dtype, jnp.floating)]
@@ -123,11 +139,13 @@ def absorb(spec: WalkSpec, moving: jax.Array, answers: jax.Array) -> tuple[jax.A
         if spec.local_rounds > 1:  # the answer is the token: who is at fault, the agent says
             finite, sound = answer[1] == 1, finite & sound
         good = (row[-1] == 1) & finite
-        carry = _select(good & sound, new, carry)
-        kept = wire.pack({name: getattr(carry, name) for name in token_like})
+        # The table takes in what was learned at the hop before, which is right whatever became of this one.
+        (state, table), (before, _) = _taken_out(spec, new.state), _taken_out(spec, carry.state)
+        carry = _select(good & sound, new._replace(state=state), carry._replace(state=before))
+        kept = Moving(wire.pack({name: getattr(carry, name) for name in token_like}), table)
         return kept, _question(spec, carry, jnp.where(good, jnp.where(sound, MOVED, DIVERGED), STAYED))
 
-    return jax.vmap(one)(moving, answers.reshape(len(moving), -1))
+    return jax.vmap(one)(moving, answers.reshape(len(moving.words), -1))
 
 
 def next_block(spec: WalkSpec, tokens: Tokens, hop: jax.Array) -> Tokens:
@@ -155,7 +173,19 @@ def _moving_shapes(spec: WalkSpec) -> dict[str, PyTree]:
     """The shapes of what moves, of one token."""
     keys = seed_keys(1)
     carry = jax.eval_shape(functools.partial(_first, spec), path_keys(keys), level_keys(keys))
+    carry = carry._replace(state=_taken_out(spec, carry.state)[0])
     return {name: jax.tree.map(_row, getattr(carry, name)) for name in _moving(spec)}
+
+
+def _taken_out(spec: WalkSpec, state: State) -> tuple[State, PyTree]:
+    """The state without its table of what is remembered, and that table, where the hub has one."""
+    if spec.local_rounds > 1 or not isinstance(state.window, MemoryState):  # a token that travels has all with it
+        return state, None
+    return state._replace(window=state.window._replace(entries=None)), state.window.entries
+
+
+def _put_back(state: State, table: PyTree) -> State:
+    return state if table is None else state._replace(window=state.window._replace(entries=table))
 
 
 def _row(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
