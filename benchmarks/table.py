@@ -1,4 +1,4 @@
-"""Put the numbers of bench-results/*.json into docs/speed.md and docs/distributed.md, between their markers.
+"""Put the numbers of bench-results/*.json into laboratory/speed.md and howto/distributed.md, between their markers.
 
 python benchmarks/table.py
 """
@@ -169,7 +169,7 @@ def walk(report):
 
 
 PAGES = {
-    "speed.md": (
+    "laboratory/speed.md": (
         one_seed,
         why,
         step_overhead,
@@ -182,7 +182,7 @@ PAGES = {
         cold_start,
         gpu,
     ),
-    "distributed.md": (walk,),
+    "howto/distributed.md": (walk,),
 }
 
 

@@ -33,7 +33,7 @@ NAMES = {
     "saga": "LogisticRegression(saga)",
     "fairlearn": "ExponentiatedGradient(LogisticRegression)",
 }
-PAGE = Path(__file__).parents[1] / "docs" / "tables.md"
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "tables.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 OCTOBER = np.datetime64("2013-10-01")
 
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--tables", default="compas,adult,flights")
     parser.add_argument("--kinds", default=",".join(NAMES))
     parser.add_argument("--one", nargs=2, metavar=("TABLE", "KIND"), help="in this process, as JSON")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/tables.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/howto/tables.md")
     given = parser.parse_args()
     if given.one:
         fitted(*given.one)

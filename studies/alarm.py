@@ -1,6 +1,6 @@
 """The drift alarm on laws that stay and on laws that change: false alarms, and samples until one that is true.
 
-`python -m studies.alarm` prints the tables of docs/trust.md; with --write-docs they go there.
+`python -m studies.alarm` prints the tables of docs/laboratory/coverage.md; with --write-docs they go there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import scipy.signal
 from ergodrift._core.markdown import table
 from ergodrift.trust.alarm import DriftAlarm
 
-PAGE = Path(__file__).parents[1] / "docs" / "trust.md"
+PAGE = Path(__file__).parents[1] / "docs" / "laboratory" / "coverage.md"
 BEGIN, END = "<!-- alarm: begin -->", "<!-- alarm: end -->"
 CHANGE, SHIFTED = 200_000, 400_000  # samples before a change, and after it
 Law: TypeAlias = Callable[[np.random.Generator, int], np.ndarray]
@@ -92,10 +92,10 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1_000_000, help="in a life")
     parser.add_argument("--changes", type=int, default=40, help="lives with a change, of each law")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/trust.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/laboratory/coverage.md")
     options = parser.parse_args()
     if options.law and options.write_docs:
-        parser.error("the table of docs/trust.md is of all laws: leave out --law")
+        parser.error("the table of docs/laboratory/coverage.md is of all laws: leave out --law")
     rows = []
     with ProcessPoolExecutor(options.processes) as pool:
         for name in [options.law] if options.law else LAWS:

@@ -1,10 +1,11 @@
 """Do the intervals of `ed.audit` cover, and are its verdicts right? On records whose truth is known, and on flights.
 
-`python -m studies.audit` prints the tables of docs/audit.md; with --write-docs they go there. Two groups with rates 0.3
-and 0.2. What is slow: one level that both groups share (an AR(1) below a threshold), a level of each group, which group
-a row belongs to (drawn anew now and then), or the shared level and the group. Beside each interval that of rows
-resampled as if they were independent, which is fairlearn's bootstrap: resampling rows draws the four numbers of (group,
-outcome) from their multinomial law, so they are drawn from that law here, and `--only check` runs fairlearn itself.
+`python -m studies.audit` prints the tables of docs/howto/audit.md; with --write-docs they go there. Two groups with
+rates 0.3 and 0.2. What is slow: one level that both groups share (an AR(1) below a threshold), a level of each group,
+which group a row belongs to (drawn anew now and then), or the shared level and the group. Beside each interval that of
+rows resampled as if they were independent, which is fairlearn's bootstrap: resampling rows draws the four numbers of
+(group, outcome) from their multinomial law, so they are drawn from that law here, and `--only check` runs fairlearn
+itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ergodrift.trust.audits.linear import contrasts
 from ergodrift.trust.audits.measures import of_ratio
 from ergodrift.trust.audits.metrics import RATIOS
 
-PAGE = Path(__file__).parents[1] / "docs" / "audit.md"
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "audit.md"
 MARKS = "<!-- {}: begin -->", "<!-- {}: end -->"
 KINDS = ["shared level", "level of each group", "group", "shared level and group"]
 RATES = 0.3, 0.2
@@ -222,7 +223,7 @@ def main() -> None:
     parser.add_argument("--most-rows", type=int, default=60_000, help="of a record")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", choices=["coverage", "flights", "check"], help="one part (default: the first two)")
-    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/audit.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/howto/audit.md")
     options = parser.parse_args()
     parts: dict[str, str] = {}
     if options.only in (None, "coverage"):

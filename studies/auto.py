@@ -1,6 +1,6 @@
 """EDPP that estimates the mixing time as it runs, against EDPP that is told it, on the paper's problem.
 
-`python -m studies.auto` prints the table of docs/trust.md.
+`python -m studies.auto` prints the table of docs/laboratory/coverage.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What `auto` makes of the paper's designs, beside RDPP and EDPP-t that is told the mixing time.
 
-`python -m studies.designs` prints the table of docs/scalefree.md; with --write-docs it goes there.
+`python -m studies.designs` prints the table of docs/laboratory/scalefree.md; with --write-docs it goes there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m studies.designs", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="paths of each")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/scalefree.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/laboratory/scalefree.md")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     found = table(options.seeds)

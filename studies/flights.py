@@ -1,7 +1,7 @@
 """The tutorial on flights: its own blocks are run in order, and what they print is what the page shows.
 
 `python -m studies.flights` runs them in a folder of its own and prints what came out; with --write-docs the outputs and
-the picture of docs/flights.md are renewed.
+the picture of docs/start/flights.md are renewed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PAGE = Path(__file__).parents[1] / "docs" / "flights.md"
+PAGE = Path(__file__).parents[1] / "docs" / "start" / "flights.md"
 BLOCK = re.compile(r"```(python|sh|text)\n(.*?)```", re.DOTALL)
 NUMBER = re.compile(r"\d[\d,.e+-]*\d|\d")
 
@@ -105,7 +105,7 @@ def main() -> None:
     """The command itself."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--write-docs", action="store_true", help="renew the outputs and the picture of docs/flights.md"
+        "--write-docs", action="store_true", help="renew the outputs and the picture of docs/start/flights.md"
     )
     options = parser.parse_args()
     text = PAGE.read_text()

@@ -33,7 +33,7 @@ from ergodrift.types import PyTree
 HIDDEN, BATCH, LOOKS = (64, 64), 128, 20
 HEAD = ("multipliers", "loss", "violation", "multiplier", "its standard deviation")
 BEGIN, END = "<!-- networks: begin -->", "<!-- networks: end -->"
-PAGE = Path(__file__).parents[1] / "docs" / "networks.md"
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "networks.md"
 
 
 def scores(params: PyTree, x: jax.Array) -> jax.Array:
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/networks.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/howto/networks.md")
     asked = parser.parse_args()
     train = adult("train")
     part = _adult_rows(train, train)

@@ -1,6 +1,6 @@
 """What several passes over a dependent record buy: error against passes and orders, where the truth is known.
 
-`python -m studies.passes` prints the table of docs/series.md; with --write-docs it goes there.
+`python -m studies.passes` prints the table of docs/howto/series.md; with --write-docs it goes there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import ergodrift as ed
 from studies.series import ar1
 
-PAGE = Path(__file__).parents[1] / "docs" / "series.md"
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "series.md"
 ROWS, TAU, SIZE, NOISE, LIMIT = 2000, 20.0, 5, 1.0, 1.0
 WEIGHTS = np.array([1.0, -0.5, 0.8, 0.3, 0.6])
 PASSES = (1, 2, 5, 20, 100)
@@ -87,7 +87,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m studies.passes", description=__doc__)
     parser.add_argument("--records", type=int, default=20, help="of the same law")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/series.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/howto/series.md")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     found = table(options.records)

@@ -1,6 +1,6 @@
 """What the numbers in the scale-free method do: one changed at a time, on the tasks of the benchmark.
 
-`python -m studies.scalefree` prints the table of docs/scalefree.md; with --write-docs it goes there.
+`python -m studies.scalefree` prints the table of docs/laboratory/scalefree.md; with --write-docs it goes there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ergodrift.methods.algorithms import Algorithm
 from ergodrift.peers.task import Task
 from ergodrift.peers.tasks import TASKS
 
-PAGE = Path(__file__).parents[1] / "docs" / "scalefree.md"
+PAGE = Path(__file__).parents[1] / "docs" / "laboratory" / "scalefree.md"
 NAMES = ("flights", "compas", "adult", "neyman", "cvar", "tracking", "hedge", "capacity", "prices")
 
 
@@ -93,7 +93,7 @@ def table(names: tuple[str, ...], seeds: int) -> str:
 
 
 def write(mark: str, text: str) -> None:
-    """Put text between the marks of that name in docs/scalefree.md."""
+    """Put text between the marks of that name in docs/laboratory/scalefree.md."""
     begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
     head, rest = PAGE.read_text().split(begin)
     PAGE.write_text(f"{head}{begin}{text}{end}{rest.split(end)[1]}")
@@ -104,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.scalefree", description=__doc__)
     parser.add_argument("--tasks", default=",".join(NAMES), help="names, separated by commas")
     parser.add_argument("--seeds", type=int, default=4, help="orders of each")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/scalefree.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/laboratory/scalefree.md")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     found = table(tuple(options.tasks.split(",")), options.seeds)

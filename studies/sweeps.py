@@ -1,7 +1,7 @@
 """Do anytime intervals hold at all looks together, do batch intervals hold on rare bursts, are relaxation times found?
 
 `python -m studies.sweeps` measures it on series whose truth is known, writes sweeps.json and sweeps.md,
-and with `--write-docs` puts the tables between the marks of docs/trust.md.
+and with `--write-docs` puts the tables between the marks of docs/laboratory/coverage.md.
 """
 
 from __future__ import annotations
@@ -234,7 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=list(studies()), help="these studies alone")
     parser.add_argument("--out", type=Path, default=Path("sweeps-out"), help="where to write (sweeps-out)")
     parser.add_argument("--write-docs", action="store_true", help="put the tables into --docs")
-    parser.add_argument("--docs", type=Path, default=Path("docs/trust.md"), help="the page (docs/trust.md)")
+    parser.add_argument(
+        "--docs", type=Path, default=Path("docs/laboratory/coverage.md"), help="the page (docs/laboratory/coverage.md)"
+    )
     options = parser.parse_args(arguments)
     if options.write_docs:
         written(options.docs.read_text(), "")  # before minutes of work: is there a page with marks?

@@ -1,4 +1,4 @@
-"""Estimators that were tried for streams whose states cannot be told apart, and lost; docs/memory.md has the table."""
+"""Estimators that were tried for streams whose states cannot be told apart, and lost: docs/laboratory/memory.md."""
 
 from __future__ import annotations
 

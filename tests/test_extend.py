@@ -1,4 +1,4 @@
-"""The skeletons of docs/extend.md with everything: what is written outside the package works as what is inside."""
+"""The skeletons of docs/contribute/extend.md with everything: what is written outside works as what is inside."""
 
 import ast
 import dataclasses
@@ -16,7 +16,7 @@ import ergodrift as ed
 from digits import rounded
 from ergodrift import metrics
 
-PAGE = Path(__file__).parents[1] / "docs" / "extend.md"
+PAGE = Path(__file__).parents[1] / "docs" / "contribute" / "extend.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 SKELETONS: Any = {"__name__": "skeletons"}
 for block in BLOCKS:

@@ -22,7 +22,7 @@ from ergodrift.types import Feedback, PyTree, Scalar, Sizes, State
 X = TypeVar("X")
 Rule: TypeAlias = DriftPlusPenalty | ScaledDrift
 
-# Pure numbers; docs/networks.md has what others do.
+# Pure numbers; docs/howto/networks.md has what others do.
 DUAL_STRIDE = 0.1  # a third of `sdpp`'s: a network is judged by its last point, not by an average
 EVERY, DIRECTIONS = 64, 8  # norms are looked at in rounds 1, 2, 4, ..., 64, 128, 192, ..., along so many directions
 
@@ -68,8 +68,8 @@ def drift_plus_penalty(
 
         lambda_{t+1,i} = [lambda_ti + k Lambda_ti / sqrt(t E_ti) g_ti(x_t)]_+
 
-    the multipliers of `sdpp` (docs/scalefree.md): E_ti is the mean of g_i^2, Lambda_ti the largest average of
-    multiplier i so far or |df| / |dg_i|. No unit of the loss or of a constraint matters. With `ed.dpp()`,
+    the multipliers of `sdpp` (docs/laboratory/scalefree.md): E_ti is the mean of g_i^2, Lambda_ti the largest average
+    of multiplier i so far or |df| / |dg_i|. No unit of the loss or of a constraint matters. With `ed.dpp()`,
     `ed.edpp(...)` or `ed.adpp(diameter=...)` it is the paper's queue, m_t = Q_t / V_t and
 
         Q_{t+1,i} = [Q_ti + g_ti(x_t) + dg_ti . (x_{t+1} - x_t)]_+

@@ -1,4 +1,4 @@
-"""Two machines, TLS and a token: the commands of docs/distributed.md as they stand there, and what they promise.
+"""Two machines, TLS and a token: the commands of docs/howto/distributed.md as they stand there, and what they promise.
 
 Machines are made of namespaces (see machines.py), so that addresses, certificates, processes and files are as on two
 computers: a path under /srv is another file on each, and a machine that dies takes all its processes with it.
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "distributed.md").read_text()
+GUIDE = (ROOT / "docs" / "howto" / "distributed.md").read_text()
 X0 = np.array([0.1234567, -0.7654321, 0.2718281])  # the guide's, whose bytes are looked for on the wire
 SCP = """#!/bin/bash
 cp -r "${@:1:$#-1}" "$DISKS/$(cut -d: -f1 <<< "${!#}" | cut -d. -f4)/home/$(cut -d: -f2 <<< "${!#}")"

@@ -1,4 +1,4 @@
-"""What is remembered, how old it is, and what follows: the lemma of docs/memory.md on every path."""
+"""What is remembered, how old it is, and what follows: the lemma of docs/laboratory/memory.md on every path."""
 
 from __future__ import annotations
 

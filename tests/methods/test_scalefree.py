@@ -330,7 +330,7 @@ def test_no_bound_is_claimed(algorithm):
 @pytest.mark.x64("its sums are compared with a bound that they come close to")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bound_of_the_docs_holds_on_every_path(seed):
-    """Known distance, energies that forget nothing: the first sum of docs/scalefree.md, against any x."""
+    """Known distance, energies that forget nothing: the first sum of docs/laboratory/scalefree.md, against any x."""
     rng = np.random.default_rng(seed)
     problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] + xi[:1] - 0.2, ed.Ball(1.0))
     r, data = 0.5, np.cumsum(rng.normal(size=(300, 2)), axis=0) / 5

@@ -106,7 +106,7 @@ def test_the_slower_of_two_poles_is_found(poles, n):
 
 @pytest.mark.slow
 def test_relaxation_times_are_covered_on_series_of_many_kinds():
-    """A short version of the study of docs/trust.md. One Lorentzian covers 0 % of most of these."""
+    """A short version of the study of docs/laboratory/coverage.md. One Lorentzian covers 0 % of most of these."""
     wanted = [
         "AR(2), 0.95 and 0.5",
         "AR(2), 0.95 at 1 rad",

@@ -27,7 +27,7 @@ class SeriesSource(TableSource):
 
     A sample is a row, or a batch of rows; `length` is how many samples a run takes, epochs x rows, or epochs x batches.
     Expectations (`loss_law`) are over the rows, each once, whatever the order. `diagnose` and certificates look at the
-    record as it came, once: what several passes cannot buy is told in docs/series.md.
+    record as it came, once: what several passes cannot buy is told in docs/howto/series.md.
 
     Args:
         data: arrays with time along their leading axis: one, or a tuple or dict of them, or any other pytree. A table

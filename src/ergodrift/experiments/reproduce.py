@@ -153,7 +153,7 @@ def reproduce(config: Config, parts: Path | None = None, log: Callable[[str], No
         log: called with a line about each step.
 
     Returns:
-        The content of `results.json` but for the claims; its schema is described in docs/results.md.
+        The content of `results.json` but for the claims; its schema is described in docs/laboratory/reproduction.md.
     """
     experiment = Experiment.prepare(config)
     reference = experiment.reference

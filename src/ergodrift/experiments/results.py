@@ -1,4 +1,4 @@
-"""The shape of `results.json`; docs/results.md says what its entries mean."""
+"""The shape of `results.json`; docs/laboratory/reproduction.md says what its entries mean."""
 
 from __future__ import annotations
 

@@ -153,7 +153,8 @@ def rdpp(
 
     The feedback of a round is the law's average of the last feedback of every state, and V_t = sqrt t,
     alpha_t = sqrt(t (t + (3 age_t / 2)^2)) with its age; no mixing time and no horizon. Recommends the average of its
-    points with weights t^3. Not in the paper; see docs/memory.md. (Related: MC-SAG, Even 2023, without constraints.)
+    points with weights t^3. Not in the paper; see docs/laboratory/memory.md. (Related: MC-SAG, Even 2023, without
+    constraints.)
 
     Args:
         law: how states weigh: "stationary", as the source's chain says; "visits", by their shares of the samples so
@@ -190,8 +191,8 @@ def wdpp() -> Algorithm:
     """Windowed drift-plus-penalty: parameter-free, for streams whose states cannot be told apart.
 
     The constraints of a round are averaged over a window that grows with t, and V_t = t^(3/4), alpha_t = t^(3/2);
-    neither a mixing time nor a horizon nor a bound is asked for. Not in the paper; docs/memory.md has what was measured
-    and what was tried.
+    neither a mixing time nor a horizon nor a bound is asked for. Not in the paper; docs/laboratory/memory.md has what
+    was measured and what was tried.
     """
     return Algorithm("WDPP", DriftPlusPenalty, Widening(), GrowingWindow())
 
@@ -201,7 +202,8 @@ def sdpp(scales: Scales | None = None, distance: Scalar | None = None) -> Algori
 
     Steps are distances over energies (after Ivgi, Hinder and Carmon 2023), and each multiplier has a rate of its own,
     all from what the run itself has seen (`Distances`). The same run comes out whatever the units of the loss, of each
-    constraint and of x. Recommends the average of its points with weights t. Not in the paper; see docs/scalefree.md.
+    constraint and of x. Recommends the average of its points with weights t. Not in the paper; see
+    docs/laboratory/scalefree.md.
 
     Args:
         scales: what is known beforehand, as `auto` measures it: with it, samples that depend on each other do not
@@ -223,7 +225,7 @@ def srdpp(law: ArrayLike | Literal["stationary", "visits"] = "stationary") -> Al
     """Scale-free RDPP: remembers every state as `rdpp` does, and takes its steps as `sdpp` does.
 
     What is remembered has no noise but its age, so that energies forget nothing and the steps are shorter. Recommends
-    the average of its points with weights t^3. Not in the paper; see docs/scalefree.md.
+    the average of its points with weights t^3. Not in the paper; see docs/laboratory/scalefree.md.
 
     Args:
         law: how states weigh, as for `rdpp`.

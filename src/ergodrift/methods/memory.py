@@ -1,7 +1,7 @@
 """Memory: the last feedback of every state, averaged under the stationary law, and steps that fit its age.
 
 When the states are finitely many and told apart, the only error left in a round's feedback is that its parts are old.
-See docs/memory.md for what follows from that.
+See docs/laboratory/memory.md for what follows from that.
 """
 
 from __future__ import annotations

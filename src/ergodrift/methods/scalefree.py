@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 FIRST = 0.01  # of a factor's diameter: the distance that the first steps believe in
 # What a long-run variance counts: dearer for the point, which must not follow the seasons of a record, cheaper for the
-# multipliers, which have a long way to go. docs/scalefree.md has what other numbers do.
+# multipliers, which have a long way to go. docs/laboratory/scalefree.md has what other numbers do.
 DEPENDENCE, DUAL_DEPENDENCE = 25.0, 0.12
 
 

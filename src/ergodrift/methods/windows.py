@@ -19,7 +19,7 @@ class GrowingWindow(Estimator):
     constraints are averaged exactly, however far x has moved since.
 
     Attributes:
-        decay: k; docs/memory.md has what other values than 50 do.
+        decay: k; docs/laboratory/memory.md has what other values than 50 do.
     """
 
     decay: Scalar = 50

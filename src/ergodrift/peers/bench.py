@@ -75,7 +75,7 @@ def compare(config: Config, parts: Path, log: Callable[[str], None]) -> dict[str
         log: called with a line about each result.
 
     Returns:
-        The content of `results.json`; docs/peers.md describes it.
+        The content of `results.json`; docs/laboratory/peers.md describes it.
     """
     chosen = [rival for rival in RIVALS if not config.rivals or rival.name in config.rivals]
     bar = Progress("peers", len(config.tasks) * (len(chosen) + 1), "results")

@@ -1,4 +1,4 @@
-"""The report of the benchmark: a page, its figures, and the tables of docs/peers.md."""
+"""The report of the benchmark: a page, its figures, and the tables of docs/laboratory/peers.md."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def page(results: dict[str, Any], glance: str, way: str) -> str:
 
 
 def docs_part(results: dict[str, Any], picture: str) -> str:
-    """What stands between the marks of docs/peers.md: a picture, then what it says, then the table."""
+    """What stands between the marks of docs/laboratory/peers.md: a picture, then what it says, then the table."""
     found, config = verdicts(results), results["config"]
     head = f"Of {len(results['tasks'])} tasks, {config['seeds']} orders or paths of each"
     if config["rivals"]:

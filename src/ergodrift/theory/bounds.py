@@ -1,6 +1,7 @@
 """Bounds with every constant written out: theorems 1 to 3 in expectation, appendix C on every path.
 
-The derivation, step by step and with the paper's slips mended, is in docs/theory.md; the names here are its names.
+The derivation, step by step and with the paper's slips mended, is in docs/laboratory/theory.md; the names here are its
+names.
 """
 
 from __future__ import annotations
@@ -228,12 +229,12 @@ def theorem1_bounds(
 
     With h = ||H||, g = ||G||, b^2 = sum (H_i + G_i R)^2, k = sum H_i (H_i + G_i R), tau = tau_mix(1/T):
 
-    c1 = b^2 + 2 R^2 tau_mix + 2 (tau - 1) k,  c2 = 2 R F tau_mix^beta / (1 + beta)
-    B = 4 h + sqrt(c1 T + c2 (T + 1)^(1 + beta))
-    Regret <= R^2 (tau_mix T)^(1-beta) + F^2 T^beta / (4 beta tau_mix^(1-beta))
-              + [b^2 / 2 + (tau - 1) k + 2 h B / T] T^(1-beta) / ((1 - beta) tau_mix^beta)
-    Violation_i <= B + F G_i T^beta / (2 beta tau_mix^(1-beta))
-              + G_i g / (2 tau_mix) [4 h (1 + log T) + 2 sqrt(c1 T) + 2 sqrt(c2) T^((1+beta)/2) / (1 + beta)]
+        c1 = b^2 + 2 R^2 tau_mix + 2 (tau - 1) k,  c2 = 2 R F tau_mix^beta / (1 + beta)
+        B = 4 h + sqrt(c1 T + c2 (T + 1)^(1 + beta))
+        Regret <= R^2 (tau_mix T)^(1-beta) + F^2 T^beta / (4 beta tau_mix^(1-beta))
+                  + [b^2 / 2 + (tau - 1) k + 2 h B / T] T^(1-beta) / ((1 - beta) tau_mix^beta)
+        Violation_i <= B + F G_i T^beta / (2 beta tau_mix^(1-beta))
+                  + G_i g / (2 tau_mix) [4 h (1 + log T) + 2 sqrt(c1 T) + 2 sqrt(c2) T^((1+beta)/2) / (1 + beta)]
     """
     F, G, H, R = size.loss_grad, size.constraint_jac, size.constraints, size.diameter
     h, g = np.linalg.norm(H), np.linalg.norm(G)

@@ -16,7 +16,7 @@ DUAL_STRIDE = (
 
 
 class ScaleFree:
-    """lambda_i' = [lambda_i + k Lambda_i / sqrt(t E_i) g_i]_+ (docs/scalefree.md).
+    """lambda_i' = [lambda_i + k Lambda_i / sqrt(t E_i) g_i]_+ (docs/laboratory/scalefree.md).
 
     E_i is the mean of g_i^2 over the rounds so far, round s with weight s, and Lambda_i the largest that the average of
     lambda_i has been, or |grad f| / |grad g_i| if that is larger. So lambda_i has the unit of loss over constraint,
@@ -65,7 +65,7 @@ class ScaleFree:
 
         Args:
             values: one for each multiplier.
-            change: not used: docs/scalefree.md says why.
+            change: not used: docs/laboratory/scalefree.md says why.
             sizes: |grad f|^2, and |grad g_i|^2 of the constraints that are `due`; None where none is.
         """
         if sizes is not None:

@@ -40,7 +40,8 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         lambda_i' = [lambda_i + 0.1 Lambda_i / sqrt(t E_i) g_i]_+
 
     where E_i is an average of g_i^2 and Lambda_i the largest that the average of lambda_i has been, or
-    |grad f| / |grad g_i| if that is larger (docs/scalefree.md). No unit of the loss or of a constraint changes a run.
+    |grad f| / |grad g_i| if that is larger (docs/laboratory/scalefree.md). No unit of the loss or of a constraint
+    changes a run.
 
     With `penalty` = V_t it is the virtual queue of the paper: lambda_t = Q_t / V_t and
 
@@ -49,7 +50,8 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
     so that SGD with learning rate V_t / (2 alpha_t) is `ed.dpp` (V_t = sqrt t, alpha_t = t) or `ed.edpp` on the whole
     space. That form asks for the Jacobian: n backward passes a step, one for each constraint.
 
-    Losses and constraints of networks are not convex: nothing is promised but what was measured (docs/networks.md).
+    Losses and constraints of networks are not convex: nothing is promised but what was measured
+    (docs/howto/networks.md).
 
     Args:
         optimizer: any of `torch.optim`, or one like them, that makes its step from `.grad`. Learning rates, parameter

@@ -49,8 +49,8 @@ class DriftAlarm:
     The alarm is raised on data whose law never changes with probability 1 - `confidence` at most, over its whole life:
     looks after every sample and for ever. That holds as samples grow, for stationary series whose means over blocks
     obey a central limit theorem, and rests on relaxation times that the baseline has shown: nothing is tested before
-    48 blocks of 10 integrated autocorrelation times each were seen (docs/trust.md has the argument and what was
-    measured). It says nothing about data with a season: take it off first.
+    48 blocks of 10 integrated autocorrelation times each were seen (docs/laboratory/coverage.md has the argument and
+    what was measured). It says nothing about data with a season: take it off first.
 
     What it says depends on the samples alone, not on how they were cut into updates; memory and cost per sample do not
     grow.

@@ -20,7 +20,7 @@ from ergodrift.trust.skewness import mean_skewness, stretch
 STRETCHES = 2**13  # a longer series is first cut into so many means: batches are far longer than that anyway
 REACH = 20  # relaxation times that a batch should last
 # Intervals are widened by 1 + ALLOWANCE tau / n, for what skewness and an estimated tau cost at small n. The number was
-# set by the study of docs/trust.md; at n = 1,000 tau it is 1 %.
+# set by the study of docs/laboratory/coverage.md; at n = 1,000 tau it is 1 %.
 ALLOWANCE = 12
 # How many batches there may be, with the law of |mean| / standard error for overlapping batches of n / m samples of
 # Brownian motion, as scale x |Student t| with so many degrees of freedom; tests/test_intervals.py simulates it.
@@ -236,8 +236,8 @@ def anytime(
 
     With g the solution of the Poisson equation, whose values lie within 2 tau_mix (b - a) of each other, S_n - n mu is
     a martingale but for twice that range at most. Over a block of L = 2 tau_mix samples the martingale moves within
-    (L + 2 tau_mix)(b - a), so `boundary` applies with the variance 2 tau_mix (b - a)^2 a sample (docs/trust.md). The
-    intervals at all block ends so far are intersected. From any start.
+    (L + 2 tau_mix)(b - a), so `boundary` applies with the variance 2 tau_mix (b - a)^2 a sample
+    (docs/laboratory/coverage.md). The intervals at all block ends so far are intersected. From any start.
 
     It is tightest at `tuned_for` samples, which must stay the same from look to look; the length of the series unless
     given, which is for one look alone.

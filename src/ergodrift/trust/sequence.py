@@ -138,8 +138,8 @@ class LearnedSequence:
     freedom as n grows with m fixed, for every stationary series that obeys a functional central limit theorem (Glynn
     and Iglehart 1990). delta is shared out among the looks, in proportion to (1 + |log2(n / tuned_for)|)^-2, so all of
     them hold together, and their intersection does. How long blocks must be, and when there were enough of them, is
-    read off the same path (docs/trust.md): until then there are no ends, and ends that later samples show to have been
-    given too early are taken back.
+    read off the same path (docs/laboratory/coverage.md): until then there are no ends, and ends that later samples show
+    to have been given too early are taken back.
 
     Args:
         delta: of one column, a number or (k,).

@@ -4,7 +4,7 @@ Three agents keep their own data; a token walks between them and stays where it 
 from independent. Minimise the mean squared distance to the agents' centres, subject to a linear constraint that holds
 on average only. The optimum is known in closed form: the mean of the centres, moved onto the line x + y = 1.
 
-    python examples/plot_demo.py [--out FOLDER] [--samples N] [--seeds K]
+    python examples/demo.py [--out FOLDER] [--samples N] [--seeds K]
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Twelve agents at random places keep rows of their own; those near each other are
 same agents, on the same paths. In the middle of the second walk an agent's process is killed with SIGKILL: Ray
 restarts it, it is asked again, and the walk ends where it would have ended.
 
-    python examples/plot_walk.py [--out FOLDER] [--samples N] [--tokens K]
+    python examples/walk.py [--out FOLDER] [--samples N] [--tokens K]
 
 Needs Ray: pip install 'ergodrift[ray]'.
 """
