@@ -345,7 +345,7 @@ def test_killed_at_a_thousand_points_it_goes_on_bit_for_bit(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "doing").write_bytes(bytes(learners))
     # How much of its time a learner spends saving is the disk's affair: it goes on until enough were caught at each.
-    while len(points) < 1000 or min(points.count(1), points.count(2)) < 50 or left < 20:
+    while len(points) < 1000 or min(points.count(1), points.count(2)) < 50 or left < 5:
         processes += 1
         assert processes <= 80, (points.count(1), points.count(2), left)
         (tmp_path / "killed" / "doing").write_bytes(bytes(learners))
