@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.special import xlogy
 
 from digits import LIMITS, rounded
-from ergodrift import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
+from ergodrift import Ball, Box, CappedSimplex, EntropySimplex, Geometry, L1Ball, Product, Scaled, Shifted, Simplex
 
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=20)
 ROUNDING = rounded(1e-11)  # a few hundred roundings of numbers up to about 100
@@ -106,6 +106,43 @@ def l1_ball(size: int, radius: float) -> Domain:
     )
 
 
+def capped(size: int, cap: float, vertices: list[list[float]]) -> Domain:
+    """Entries up to cap that sum to 1; of the vertices given, the first and the last are furthest apart."""
+
+    def point(u: np.ndarray) -> np.ndarray:
+        y = np.minimum((u + 1e-3) / (u + 1e-3).sum(), cap)
+        room = cap - y
+        return y + (1 - y.sum()) * room / room.sum()
+
+    def lowest(c: np.ndarray) -> np.ndarray:
+        filled = np.diff(np.minimum(cap * np.arange(size + 1), 1.0))
+        return filled[np.argsort(np.argsort(c, kind="stable"))]
+
+    return Domain(
+        size,
+        lambda v: [v >= 0, v <= cap, cp.sum(v) == 1],
+        lambda y: float(max(-y.min(), y.max() - cap, abs(y.sum() - 1))),
+        point,
+        lowest,
+        (np.array(vertices[0]), np.array(vertices[-1])),
+        np.array(vertices[0]),
+        lambda g: g,
+        np.zeros(size, dtype=bool),
+    )
+
+
+def image(domain: Domain, shift: np.ndarray, factor: float, furthest: np.ndarray) -> Domain:
+    """{shift + factor z}, of a domain with a Euclidean mirror map."""
+    return domain._replace(
+        constraints=lambda v: domain.constraints((v - shift) / factor),
+        violation=lambda y: factor * domain.violation((y - shift) / factor),
+        point=lambda u: shift + factor * domain.point(u),
+        lowest=lambda c: shift + factor * domain.lowest(c),
+        apart=(shift + factor * domain.apart[0], shift + factor * domain.apart[1]),
+        furthest=furthest,
+    )
+
+
 def join(*parts: Domain) -> Domain:
     cuts = np.cumsum([part.size for part in parts])[:-1]
 
@@ -156,6 +193,15 @@ CASES = {
     "floored entropy of a tree": Case(EntropySimplex(0.15), TREE, simplex(5, 0.15, entropic=True)),
     "l1 ball": Case(L1Ball(1.5), np.zeros(4), l1_ball(4, 1.5)),
     "l1 ball of a tree": Case(L1Ball(3.0), TREE, l1_ball(5, 3.0)),
+    "capped simplex": Case(
+        CappedSimplex(0.4), np.zeros(5), capped(5, 0.4, [[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]])
+    ),
+    "shifted ball": Case(
+        Shifted(Ball(2.0), np.array([3.0, 0.0, 4.0])),
+        np.zeros(3),
+        image(ball(3, 2.0), np.array([3.0, 0.0, 4.0]), 1.0, 7 / 5 * np.array([3.0, 0.0, 4.0])),
+    ),
+    "scaled simplex": Case(Scaled(Simplex(), 3.0), np.zeros(4), image(simplex(4), np.zeros(4), 3.0, 3 * unit(4, 0))),
     "product": Case(
         Product(Ball(2.0), Box(-1.0, 1.0), L1Ball(1.0)),
         (np.zeros(3), np.zeros(()), np.zeros(2)),
@@ -439,6 +485,9 @@ SWEEPS = {
     "box": lambda size: Box(-size, size),
     "l1 ball": L1Ball,
     "floored entropy": EntropySimplex,
+    "capped simplex": lambda size: CappedSimplex(0.4 + size),
+    "shifted": lambda size: Shifted(Ball(1.0), size),
+    "scaled": lambda size: Scaled(EntropySimplex(0.1), size),
     "product": lambda size: Product([Ball(size), EntropySimplex(size)]),
 }
 
@@ -494,8 +543,9 @@ def test_a_new_radius_does_not_recompile():
         (EntropySimplex(), simplex(4)),
         (EntropySimplex(0.05), simplex(4, 0.05)),
         (L1Ball(1.5), l1_ball(4, 1.5)),
+        (CappedSimplex(0.6), capped(4, 0.6, [[0.6, 0.4, 0, 0]])),
     ],
-    ids=["ball", "box", "simplex", "entropy", "floored entropy", "l1 ball"],
+    ids=["ball", "box", "simplex", "entropy", "floored entropy", "l1 ball", "capped simplex"],
 )
 @pytest.mark.parametrize("x", [[1.0, 0.0, 0.5, -0.25], [0.3, 0.3, 0.3, 0.3]], ids=["one largest", "all equal"])
 def test_a_far_point_is_projected_onto_the_domain(geometry, domain, x, dtype, distance):
@@ -569,6 +619,11 @@ CONSTRUCTOR_ERRORS = [
     (lambda: EntropySimplex(-0.1), ValueError, "floor must be .*>= 0, got -0.1"),
     (lambda: EntropySimplex(float("nan")), ValueError, "floor must be .*got nan"),
     (lambda: EntropySimplex([0.1, 0.2]), TypeError, r"floor must be one number, got an array of shape \(2,\)"),
+    (lambda: CappedSimplex(0.0), ValueError, "cap must be .*> 0, got 0.0"),
+    (lambda: CappedSimplex(0.5, -1.0), ValueError, "total must be .*> 0, got -1.0"),
+    (lambda: Shifted(3.0, 1.0), TypeError, "Shifted takes a geometry such as .* first, got 3.0"),
+    (lambda: Shifted(Ball(1.0), np.nan), ValueError, "by holds nan"),
+    (lambda: Scaled(Ball(1.0), 0.0), ValueError, "by must be .*> 0, got 0.0"),
     (lambda: Product(), TypeError, "Product takes geometries"),
     (lambda: Product(Ball(1.0), 3.0), TypeError, "Product takes geometries.*3.0"),
     (lambda: Product({"w": Ball(1.0), "b": "box"}), TypeError, "Product takes geometries.*'box'"),
@@ -592,6 +647,10 @@ CHECK_ERRORS = [
     (EntropySimplex(), jnp.ones(1), "EntropySimplex needs a point with at least two entries, got 1"),
     (EntropySimplex(0.25), jnp.ones(4), "floor must be below 1/4 for a point with 4 entries, got 0.25"),
     (EntropySimplex(0.3), {"a": jnp.ones(2), "b": jnp.ones(3)}, "floor must be below 1/5 .*got 0.3"),
+    (CappedSimplex(0.2), jnp.zeros(4), "4 entries of at most cap=0.2 cannot make a total of 1.0; a cap of 0.25"),
+    (Shifted(Ball(1.0), np.zeros(2)), jnp.zeros(3), r"Shifted: by has shapes \(2,\), x has \(3,\)"),
+    (Shifted(Ball(1.0), {"w": 1.0}), jnp.zeros(3), "Shifted: by has structure .*pass one number or the same"),
+    (Scaled(Simplex(), 2.0), jnp.ones(1), "Simplex needs a point with at least two entries, got 1"),
     (Product(Ball(1.0), Ball(1.0)), jnp.zeros(2), "Product: x does not have one part for each domain"),
     (Product(Ball(1.0), Ball(1.0)), (jnp.zeros(2),) * 3, "Product: x does not have one part for each domain"),
     (Product({"w": Ball(1.0)}), {"b": jnp.zeros(2)}, "Product: x does not have one part for each domain"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -16,6 +17,21 @@ from ergodrift.geometry.region import Region
 from ergodrift.types import PyTree, Scalar
 
 X = TypeVar("X")
+
+
+def softmax_above(logits: jax.Array, floor: Scalar | None) -> jax.Array:
+    """The law proportional to exp(logits), with entries that would fall below the floor on it."""
+    # An entry that underflows to 0 would stay there for ever, so none gets near the smallest number there is.
+    least = 0.9 * np.log(jnp.finfo(logits.dtype).tiny)
+    scaled = jnp.exp(jnp.maximum(logits - jnp.max(logits), least))
+    if floor is None:
+        return scaled / jnp.sum(scaled)
+    # Keep the k largest free and the rest on the floor, for the largest k whose smallest free entry clears it.
+    ordered = jnp.sort(scaled, descending=True)
+    ranks = jnp.arange(1, logits.size + 1, dtype=logits.dtype)
+    factors = (1 - (logits.size - ranks) * floor) / jnp.cumsum(ordered)
+    kept = jnp.maximum(jnp.sum(factors * ordered > floor), 1)
+    return jnp.maximum(factors[kept - 1] * scaled, floor)
 
 
 class EntropySimplex(Geometry):
@@ -38,18 +54,7 @@ class EntropySimplex(Geometry):
 
     def prox(self, x: X, direction: X, proximity: Scalar) -> X:
         flat, unravel = ravel_pytree(x)
-        logits = jnp.log(flat) - ravel_pytree(direction)[0] / (2 * proximity)
-        # An entry that underflows to 0 would stay there for ever, so none gets near the smallest number there is.
-        least = 0.9 * np.log(jnp.finfo(flat.dtype).tiny)
-        scaled = jnp.exp(jnp.maximum(logits - jnp.max(logits), least))
-        if self.floor is None:
-            return unravel(scaled / jnp.sum(scaled))
-        # Keep the k largest free and the rest on the floor, for the largest k whose smallest free entry clears it.
-        ordered = jnp.sort(scaled, descending=True)
-        ranks = jnp.arange(1, flat.size + 1, dtype=flat.dtype)
-        factors = (1 - (flat.size - ranks) * self.floor) / jnp.cumsum(ordered)
-        kept = jnp.maximum(jnp.sum(factors * ordered > self.floor), 1)
-        return unravel(jnp.maximum(factors[kept - 1] * scaled, self.floor))
+        return unravel(softmax_above(jnp.log(flat) - ravel_pytree(direction)[0] / (2 * proximity), self.floor))
 
     def project(self, x: X) -> X:
         flat, unravel = ravel_pytree(x)
