@@ -29,14 +29,17 @@ Compiled: TypeAlias = Any  # what jax.jit makes of a function
 KEPT = 64  # compiled functions of callables that are values and not objects: nothing tells when these are gone
 
 
+_held: dict[object, Held] = {}
+
+
 class Held:
     """A callable inside the structure of a pytree, by weak references; there is one for each callable."""
 
     __slots__ = ("again", "dropped", "parts")
 
     def __init__(self, again: Callable[..., PyTree], parts: tuple[object, ...], key: object) -> None:
-        def gone(_: object) -> None:
-            _held.pop(key, None)
+        def gone(_: object, known: dict[object, Held] = _held) -> None:  # at the end of Python globals are gone first
+            known.pop(key, None)
             for drop in self.dropped:
                 drop()
 
@@ -72,9 +75,6 @@ class Value:
 
     def __repr__(self) -> str:
         return repr(self.value)
-
-
-_held: dict[object, Held] = {}
 
 
 def held(function: Callable[..., PyTree]) -> Held | Value:

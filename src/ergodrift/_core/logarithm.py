@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ergodrift._core.jaxprs import alone, evaluated, is_call
 from ergodrift._core.signature import computation
 from ergodrift.types import PyTree
 
 if TYPE_CHECKING:
-    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 F = TypeVar("F", bound=Callable[..., PyTree])
 Shapes: TypeAlias = tuple[jax.ShapeDtypeStruct, ...]
@@ -42,53 +43,29 @@ def rewritten(function: F) -> F:
         if any(getattr(jax.config, name) for name in ("jax_debug_nans", "jax_debug_infs")):
             return function(*arguments)  # who looks for a NaN should be led to their own lines
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        return jax.tree.unflatten(jax.tree.structure(shape), _evaluate(closed, jax.tree.leaves(arguments)))
+        return jax.tree.unflatten(jax.tree.structure(shape), _values(closed, jax.tree.leaves(arguments)))
 
     return cast("F", same)
 
 
-def _evaluate(closed: ClosedJaxpr, values: Sequence[jax.Array]) -> list[jax.Array]:
+def _values(closed: ClosedJaxpr, values: Sequence[jax.Array]) -> list[jax.Array]:
     """The outputs of a jaxpr; equation by equation, where there are logarithms among them."""
-    from jax.extend import core  # imported here, as below: it takes its time
+    from jax.extend import core  # imported here: it takes its time
 
-    jaxpr = closed.jaxpr
-    if not _has_logarithms(jaxpr):
-        return core.jaxpr_as_fun(closed)(*values)
-    known = dict(zip(jaxpr.constvars + jaxpr.invars, [*closed.consts, *values], strict=True))
+    def ours(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., list[jax.Array]] | None:
+        if is_call(equation):
+            return lambda *inputs: _values(equation.params["jaxpr"], inputs)
+        function = _replacement(equation, jaxpr)
+        return None if function is None else lambda *inputs: [function(*inputs)]
 
-    def read(atom: Var | Literal) -> jax.Array:
-        return atom.val if isinstance(atom, core.Literal) else known[atom]
-
-    for equation in jaxpr.eqns:
-        inputs = [read(atom) for atom in equation.invars]
-        if _is_call(equation):
-            outputs = _evaluate(equation.params["jaxpr"], inputs)
-        elif ours := _replacement(equation, jaxpr):
-            outputs = [ours(*inputs)]
-        else:
-            outputs = _alone(equation, jaxpr)(*inputs)
-        known |= zip(equation.outvars, outputs, strict=True)
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-def _alone(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., list[jax.Array]]:
-    """One equation of a jaxpr as a function: JAX itself knows how to evaluate each kind."""
-    from jax.extend import core
-
-    places: list[Var | Literal] = [core.Var(atom.aval) for atom in equation.invars]
-    only = {"invars": places, "outvars": equation.outvars, "eqns": [equation.replace(invars=places)]}
-    return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr.replace(constvars=[], **only), []))
+    return evaluated(closed, values, ours) if _has_logarithms(closed.jaxpr) else core.jaxpr_as_fun(closed)(*values)
 
 
 def _has_logarithms(jaxpr: Jaxpr) -> bool:
     return any(
-        _has_logarithms(equation.params["jaxpr"].jaxpr) if _is_call(equation) else _replacement(equation, jaxpr)
+        _has_logarithms(equation.params["jaxpr"].jaxpr) if is_call(equation) else _replacement(equation, jaxpr)
         for equation in jaxpr.eqns
     )
-
-
-def _is_call(equation: JaxprEqn) -> bool:
-    return equation.primitive.name in ("jit", "pjit")
 
 
 def _replacement(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., jax.Array] | None:
@@ -115,7 +92,7 @@ def _is_logaddexp(equation: JaxprEqn, jaxpr: Jaxpr) -> bool:
     if all(step.primitive is not jax.lax.log1p_p for step in equation.params["call_jaxpr"].eqns):
         return False  # most are something else, which can be had for less
     shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in inputs)
-    return _with_derivative(lambda *values: _alone(equation, jaxpr)(*values)[0], shapes) == _of_logaddexp(shapes)
+    return _with_derivative(lambda *values: alone(equation, jaxpr)(*values)[0], shapes) == _of_logaddexp(shapes)
 
 
 @functools.lru_cache(maxsize=128)

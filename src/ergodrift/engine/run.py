@@ -27,6 +27,7 @@ from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import Checkpoint, functions
 from ergodrift.engine.drive import NEVER, NonFiniteError, spaced, straight, traced
 from ergodrift.engine.feed import streamed
+from ergodrift.engine.lookup import with_tables
 from ergodrift.engine.margin import Margin, Tightened, checked_margin, tightened
 from ergodrift.engine.result import Result, Setting
 from ergodrift.engine.settle import settle
@@ -165,6 +166,8 @@ def run(
             "a stream is read by one run at a time, not by a sweep under vmap or jit: sweep over source.head(n)"
         )
     with _kept(checkpoint, algorithm.name, spec, carry, num_samples, added) as saved:
+        if source.stationary is not None:
+            spec = with_tables(spec, len(source.stationary), x0, most)
         if isinstance(source, StreamSource):
             shown = functools.partial(_shown, problem, added)
             course = streamed(algorithm.name, spec, carry, num_samples, numbers, saved, source, shown)

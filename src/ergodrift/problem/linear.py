@@ -72,6 +72,7 @@ class LinearModel(Problem, static=("link",)):
             "geometry": geometry,
             "link": link,
             "fast_logarithms": fast_logarithms,
+            "tabulate": True,
         }.items():
             object.__setattr__(self, name, value)
         self.__post_init__()

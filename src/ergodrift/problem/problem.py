@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
@@ -17,6 +18,11 @@ from ergodrift.geometry import Geometry, check_shape
 from ergodrift.types import Feedback, PyTree, Scalar
 
 Function: TypeAlias = Callable[[PyTree, PyTree], jax.Array]  # of a point and a sample
+
+
+# Constraints whose derivatives are taken one by one: XLA's CPU backend turns a product of a state's data with a vector
+# into vector instructions, and one with a matrix of two columns not, which takes five times as long.
+FEW = 8
 
 
 class CompactForm(abc.ABC):
@@ -46,7 +52,7 @@ class CompactForm(abc.ABC):
         """
 
 
-class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms")):
+class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms", "tabulate")):
     """Minimise E[loss(x, xi)] over x in X subject to E[constraints(x, xi)] <= 0 (Kim and Lee, section 2.3).
 
     Args:
@@ -55,6 +61,8 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms")):
         geometry: the domain X with its mirror map.
         fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
             equal to rounding (`logarithm.rewritten`); False leaves the functions as they are.
+        tabulate: whether a run may look up what is known of a state beforehand where a constraint is affine or the loss
+            quadratic, equal to rounding (`tabulated`); False asks the functions in every round.
 
     A subclass is a frozen dataclass and a pytree too; it may offer compact feedback, see `compact`.
 
@@ -69,6 +77,7 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms")):
     constraints: Function
     geometry: Geometry
     fast_logarithms: bool = dataclasses.field(default=True, kw_only=True)
+    tabulate: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("loss", "constraints"):
@@ -137,7 +146,10 @@ def value_and_jacobian(function: Callable[[PyTree], jax.Array], x: PyTree) -> tu
 
     def by_rows() -> tuple[jax.Array, PyTree]:
         value, vjp = jax.vjp(lambda y: jnp.asarray(function(y)), x)
-        return value, jax.vmap(lambda row: vjp(row)[0])(jnp.eye(count, dtype=value.dtype))
+        rows = np.eye(count, dtype=value.dtype)
+        if count <= FEW and jax.default_backend() == "cpu":
+            return value, jax.tree.map(lambda *leaves: jnp.stack(leaves), *(vjp(jnp.asarray(row))[0] for row in rows))
+        return value, jax.vmap(lambda row: vjp(row)[0])(rows)
 
     def by_columns() -> tuple[jax.Array, PyTree]:
         return function(x), jax.jacfwd(function)(x)

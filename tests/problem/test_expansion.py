@@ -1,0 +1,160 @@
+"""Tables of what is known of a state: the same feedback as the functions give, and only where they pay."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ergodrift as ed
+from digits import KIND, rounded
+from ergodrift._core import tree
+from ergodrift.data.stream import Replay
+from ergodrift.engine.carry import RunSpec
+from ergodrift.engine.lookup import with_tables
+from ergodrift.problem import Known, expansion, tabulated
+
+STATES, ROWS = 3, 60
+RNG = np.random.default_rng(5)
+TABLE = {
+    "a": RNG.normal(size=(STATES, ROWS, 3)),
+    "y": RNG.normal(size=(STATES, ROWS)),
+    "n": RNG.integers(0, 5, size=(STATES, ROWS)),
+}
+SOURCE = ed.MarkovSource(ed.MarkovChain(np.full((3, 3), 0.1) + 0.7 * np.eye(3)), TABLE)
+X0, LIMITS = np.array([0.3, -0.2, 0.5]), np.array([0.1, 0.2, 0.3])
+
+
+def margins(x, xi):
+    return xi["a"] @ x
+
+
+def logistic(x, xi):
+    return jnp.mean(jax.nn.softplus(margins(x, xi)))
+
+
+def squares(x, xi):
+    return jnp.mean((margins(x, xi) - xi["y"]) ** 2) / 2
+
+
+def both(x, xi):
+    value = jnp.mean(xi["y"] * margins(x, xi))
+    return jnp.stack([value - 0.5, -value - 0.5])
+
+
+def whole(x, xi):
+    return jnp.mean(xi["n"].astype(x.dtype)[:, None] * xi["a"], axis=0)[None] @ x - 0.25
+
+
+def in_parts(x, xi):
+    m = margins(x, xi)
+    parts = jnp.stack([jnp.mean(m), jnp.mean(jnp.exp(m)), jnp.mean(m * xi["y"])])
+    return parts - jnp.asarray(LIMITS, x.dtype)
+
+
+def only_some(x, xi):
+    m = margins(x, xi)
+    return jnp.mean(jnp.where(xi["y"] > 0, m, jnp.abs(m)))[None]
+
+
+def many(x, xi):
+    return jnp.stack([jnp.mean(xi["y"] * margins(x, xi)) - i for i in range(10)])
+
+
+def of_mapping(function):
+    return lambda x, xi: function(jnp.append(x["w"], x["b"]), xi)
+
+
+BALL, POINT = ed.Ball(3.0), X0
+NESTED = ed.Product({"w": ed.Ball(3.0), "b": ed.Box(-1.0, 1.0)}), {"w": X0[:2], "b": X0[2]}
+
+
+@pytest.mark.parametrize(
+    ("loss", "constraints", "geometry", "x0", "quadratic", "affine"),
+    [
+        (squares, both, BALL, POINT, True, (True, True)),
+        (logistic, whole, BALL, POINT, False, (True,)),
+        (logistic, in_parts, BALL, POINT, False, (True, False, True)),
+        (logistic, many, BALL, POINT, False, (True,) * 10),
+        (of_mapping(squares), of_mapping(in_parts), *NESTED, True, (True, False, True)),
+    ],
+    ids=["affine", "integers", "in parts", "many", "mapping"],
+)
+def test_looked_up_and_asked_the_feedback_is_the_same(loss, constraints, geometry, x0, quadratic, affine):
+    x0 = jax.tree.map(lambda leaf: jnp.asarray(leaf, KIND), x0)
+    problem, stream = ed.Problem(loss, constraints, geometry), tree.cast(SOURCE.stream(), KIND)
+    asked, tables = tabulated(problem, stream, STATES, x0, 1000)
+    assert isinstance(asked, expansion.Tabulated)
+    assert asked.affine == affine
+    assert (tables[0] is not None) == quadratic
+    x = jax.tree.map(lambda leaf: leaf + 0.4, x0)
+
+    @jax.jit
+    def compared(x):
+        states = jnp.arange(STATES)
+        known = jax.vmap(lambda state: stream._replace(data=Known(stream.data, *tables)).xi(state))(states)
+        return (
+            jax.vmap(lambda xi: asked.feedback(x, xi))(known),
+            jax.vmap(lambda state: problem.feedback(x, stream.xi(state)))(states),
+        )
+
+    looked_up, plain = compared(x)
+    assert jax.tree.structure(looked_up) == jax.tree.structure(plain)
+    for one, other in zip(jax.tree.leaves(looked_up), jax.tree.leaves(plain), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=0, atol=rounded(2e-14))
+
+
+@pytest.mark.parametrize(
+    ("loss", "constraints", "states", "num_samples", "options"),
+    [
+        (logistic, only_some, STATES, 1000, {}),
+        (logistic, lambda x, xi: jnp.where(x[0] > 0, both(x, xi), 0), STATES, 1000, {}),
+        (logistic, lambda x, xi: x - 0.5, STATES, 1000, {}),  # nothing to gain
+        (lambda x, xi: jnp.sum((x - xi["a"][0]) ** 2), lambda x, xi: xi["a"][0, :1] * x[:1], STATES, 1000, {}),
+        (squares, both, STATES, 4 * STATES - 1, {}),  # too few visits
+        (squares, both, STATES, 1000, {"tabulate": False}),
+        (lambda x, xi: squares(x, xi) + _told(x, xi), both, STATES, 1000, {}),
+        (squares, lambda x, xi: both(x, xi) / 0, STATES, 1000, {}),  # tables that are not finite
+    ],
+    ids=["some samples", "where on x", "small", "rows", "few visits", "off", "effects", "not finite"],
+)
+def test_no_tables_where_they_would_be_wrong_or_bring_nothing(loss, constraints, states, num_samples, options):
+    problem = ed.Problem(loss, constraints, BALL, **options)
+    found = tabulated(problem, tree.cast(SOURCE.stream(), KIND), states, jnp.asarray(X0, KIND), num_samples)
+    assert found == (problem, None)
+
+
+def _told(x, xi):
+    jax.debug.callback(lambda value: None, x[0])
+    return jnp.zeros((), x.dtype)
+
+
+def test_tables_take_no_more_memory_than_the_data_or_a_little(monkeypatch):
+    fixed = jnp.asarray(TABLE["a"].reshape(-1, 3), KIND)
+    problem = ed.Problem(lambda x, xi: xi * x[0], lambda x, xi: jnp.mean(fixed @ x * xi)[None], BALL)
+    stream, x0 = tree.cast(ed.IIDSource(np.arange(4.0)).stream(), KIND), jnp.asarray(X0, KIND)
+    assert tabulated(problem, stream, 4, x0, 1000)[1] is not None
+    monkeypatch.setattr(expansion, "SPARE", 0)  # each state has one number, and would get four
+    assert tabulated(problem, stream, 4, x0, 1000)[1] is None
+
+
+@pytest.mark.parametrize("margin", [None, 0.05])
+def test_a_run_is_the_same_with_tables_and_without(margin):
+    told = {"x0": jnp.asarray(X0, KIND), "num_samples": 200, "record": 3, "margin": margin}
+    found = [
+        ed.run(ed.edpp(4), ed.Problem(squares, in_parts, BALL, tabulate=on), SOURCE, **told) for on in (True, False)
+    ]
+    for name in ("x", "x_mean", "queue", "loss_sum", "constraint_sum"):
+        np.testing.assert_allclose(*(getattr(result, name) for result in found), rtol=0, atol=rounded(1e-12))
+
+
+def test_series_have_no_states_that_come_back_and_paths_are_replayed_with_tables():
+    problem, x0 = ed.Problem(squares, both, BALL), jnp.asarray(X0, KIND)
+    assert ed.SeriesSource(TABLE).stationary is None  # so that `run` asks for no tables
+    stream = tree.cast(SOURCE.stream(), KIND)
+    for given in (stream, Replay(stream)):
+        found = with_tables(RunSpec(problem, None, given, None), STATES, x0, 100)  # type: ignore[arg-type]
+        assert isinstance(found.problem, expansion.Tabulated)
+        assert isinstance(found.stream.xi(jnp.int32(0)), Known)
