@@ -65,7 +65,7 @@ sweeps: $(READY) ## anytime and batch intervals and relaxation times on data who
 alarm: $(READY) ## the drift alarm on laws that stay and laws that change; the table into docs/laboratory/coverage.md
 	$(BIN)/python -m studies.alarm --write-docs
 
-audit-study: $(READY) ## intervals of audits on records whose truth is known, and on flights; tables into docs/howto/audit.md
+audit-study: $(READY) ## intervals of audits on records whose truth is known, and on flights; tables into the pages
 	$(BIN)/python -m studies.audit --write-docs
 
 flights: $(READY) ## the commands of docs/start/flights.md, run again; their outputs and the picture into the page
@@ -76,12 +76,14 @@ peers: $(READY) ## all algorithms and the tools people use instead, on real data
 	$(BIN)/ergodrift peers --write-docs docs/laboratory/peers.md
 
 # Nothing is asked of the network; what is generated stands in docs/_build, docs/gallery and docs/reference/api.
-SPHINX := JAX_PLATFORMS=cpu $(BIN)/sphinx-build -W --keep-going -n -q -j 2 -b html
+SPHINX := JAX_PLATFORMS=cpu $(BIN)/sphinx-build -W --keep-going -n -q -j 2 -b html -d docs/_build/doctrees
 
 docs: .venv/.docs ## the site, with the gallery, into docs/_build/html; warnings are errors
+	rm -rf docs/_build/html
 	$(SPHINX) docs docs/_build/html
 
 docs-fast: .venv/.docs ## the site without running the gallery, while you write
+	rm -rf docs/_build/html
 	$(SPHINX) -D plot_gallery=0 docs docs/_build/html
 
 .venv/.docs: $(READY) requirements-docs.lock

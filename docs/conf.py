@@ -23,6 +23,7 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "sphinxcontrib.bibtex",
+    "commands",
     "docstrings",
     "llms",
 ]
@@ -40,6 +41,7 @@ autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "PyTree", "Scalar", "X")}
 autodoc_default_options = {"members": True, "show-inheritance": False}
 python_maximum_signature_line_length = 88
 add_module_names = False
@@ -83,6 +85,7 @@ html_theme_options = {
     "github_url": "https://github.com/ergodrift/ergodrift",
     "header_links_before_dropdown": 8,
     "navbar_align": "left",
+    "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher", "navbar-icon-links"],
     "show_toc_level": 2,
     "secondary_sidebar_items": ["page-toc", "sg_download_links", "sg_launcher_links"],
@@ -91,4 +94,5 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+html_context = {"default_mode": "auto"}
 html_sidebars = {"index": [], "choose": []}

@@ -1,6 +1,7 @@
 """Do the intervals of `ed.audit` cover, and are its verdicts right? On records whose truth is known, and on flights.
 
-`python -m studies.audit` prints the tables of docs/howto/audit.md; with --write-docs they go there. Two groups with
+`python -m studies.audit` prints the tables of howto/audit.md and laboratory/audit.md; --write-docs puts them there. Two
+groups with
 rates 0.3 and 0.2. What is slow: one level that both groups share (an AR(1) below a threshold), a level of each group,
 which group a row belongs to (drawn anew now and then), or the shared level and the group. Beside each interval that of
 rows resampled as if they were independent, which is fairlearn's bootstrap: resampling rows draws the four numbers of
@@ -30,7 +31,8 @@ from ergodrift.trust.audits.linear import contrasts
 from ergodrift.trust.audits.measures import of_ratio
 from ergodrift.trust.audits.metrics import RATIOS
 
-PAGE = Path(__file__).parents[1] / "docs" / "howto" / "audit.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = {"flights": DOCS / "howto" / "audit.md", "coverage": DOCS / "laboratory" / "audit.md"}
 MARKS = "<!-- {}: begin -->", "<!-- {}: end -->"
 KINDS = ["shared level", "level of each group", "group", "shared level and group"]
 RATES = 0.3, 0.2
@@ -223,7 +225,7 @@ def main() -> None:
     parser.add_argument("--most-rows", type=int, default=60_000, help="of a record")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", choices=["coverage", "flights", "check"], help="one part (default: the first two)")
-    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/howto/audit.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into the pages")
     options = parser.parse_args()
     parts: dict[str, str] = {}
     if options.only in (None, "coverage"):
@@ -246,7 +248,7 @@ def main() -> None:
     for mark, text in parts.items():
         print(text)
         if options.write_docs and mark != "check":
-            PAGE.write_text(written(PAGE.read_text(), mark, text))
+            PAGES[mark].write_text(written(PAGES[mark].read_text(), mark, text))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ class AuditMonitor:
     """An anytime-valid audit that is brought up to date while rows arrive, in the order of time.
 
     What it says depends on the rows alone, not on how they were cut into updates. All intervals of a table hold
-    together, at all times together, as rows grow (docs/howto/audit.md says what is theorem in this and what is not).
-    Groups may turn up at any time. An update costs the same however many came before, and so does the memory.
+    together, at all times together, as rows grow (docs/laboratory/audit.md says what is theorem in this, and what is
+    not). Groups may turn up at any time. An update costs the same however many came before, and so does the memory.
 
     Args:
         metrics: ratios of means: names, `RatioOfMeans`, or functions of scikit-learn or fairlearn that are such ratios;
