@@ -3,7 +3,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .PHONY: reproduce quick long lint test tests test32 test-slow test-torch cov bench beyond coverage sweeps alarm \
-  audit-study flights peers docs docs-fast lock clean
+  audit-study flights peers docs docs-fast figures lock clean
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 HERE := tests --ignore tests/adversarial -m "not slow and not ray and not browser and not gpu and not torch"
@@ -85,6 +85,9 @@ docs: .venv/.docs ## the site, with the gallery, into docs/_build/html; warnings
 docs-fast: .venv/.docs ## the site without running the gallery, while you write
 	rm -rf docs/_build/html
 	$(SPHINX) -D plot_gallery=0 docs docs/_build/html
+
+figures: $(READY) ## the figures of the pages, docs/figures/*.svg, from the scripts beside them
+	for script in drift_plus_penalty error_bars mixing same_data; do $(BIN)/python docs/figures/$$script.py || exit 1; done
 
 .venv/.docs: $(READY) requirements-docs.lock
 	$(BIN)/pip install --quiet -r requirements-docs.lock

@@ -68,7 +68,7 @@ def pages():
 @pytest.fixture(scope="module")
 def address(pages):
     class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
+        def log_message(self, format, *args):  # noqa: A002
             """Say nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(SITE)))
