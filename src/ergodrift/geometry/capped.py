@@ -24,8 +24,8 @@ class CappedSimplex(Geometry):
     Kuzmin 2008).
 
     >>> import jax.numpy as jnp
-    >>> CappedSimplex(0.5).project(jnp.array([3.0, 0.2, 0.1, -1.0]))
-    Array([0.5 , 0.3 , 0.2 , 0.  ], dtype=float64)
+    >>> CappedSimplex(0.5).project(jnp.array([3.0, 0.2, 0.1, -1.0])).round(6)
+    Array([0.5, 0.3, 0.2, 0. ], dtype=float64)
     """
 
     cap: Scalar
