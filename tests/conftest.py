@@ -14,7 +14,7 @@ def cluster():
     ray = pytest.importorskip("ray", reason="walks over real agents need Ray: pip install 'ergodrift[ray]'")
     with tempfile.TemporaryDirectory(prefix="rw", dir="/tmp", ignore_cleanup_errors=True) as short:
         # Ray's sockets lie in its folder, and their names must be short.
-        ours = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
+        ours = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "XDG_STATE_HOME": short}  # agents' logs there
         before = {name: os.environ.get(name) for name in ours}
         os.environ |= ours
         with warnings.catch_warnings():

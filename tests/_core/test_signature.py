@@ -1,10 +1,12 @@
 """What a function computes: the same text for the same function written again, another for any other."""
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -173,3 +175,21 @@ def test_objects_count_by_what_they_hold():
     assert len({code(ed.LinearModel(link, ed.Ball(1.0)).loss) for link in links}) == len(links)
     one, again = (code(ed.LinearModel(lambda m: -jnp.log(m), ed.Ball(1.0)).loss) for _ in range(2))
     assert one == again
+
+
+def test_code_in_other_modules_and_in_objects_that_are_called_counts(tmp_path, monkeypatch):
+    """Same name, other code: in a module that a loss calls by its name, and in the class of an object."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "helper_of_a_loss.py").write_text("def part(x):\n    return x\n\n\ndef other(x):\n    return x\n")
+    helper: Any = importlib.import_module("helper_of_a_loss")
+    loss = eval("lambda x: helper.part(x)", {"helper": helper})
+    before = code(loss)
+    helper.other = lambda x: x + 1  # nobody calls it
+    assert code(loss) == before
+    helper.part = eval("lambda x: x + 1")
+    assert code(loss) != before
+
+    def scaled(call):
+        return type("Loss", (), {"__call__": call})()
+
+    assert code(scaled(lambda self, x: x)) == code(scaled(lambda self, x: x)) != code(scaled(lambda self, x: 2 * x))

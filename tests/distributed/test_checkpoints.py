@@ -9,6 +9,8 @@ import pytest
 import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.distributed import walk_loop as walk_loops
+from ergodrift.distributed.replies import Ready
+from ergodrift.engine.checkpoint import Checkpoint
 from walks import EDPP, GRAPH, PROBLEM, ZERO, Visited, at_hop, same, walk
 
 pytestmark = [pytest.mark.slow, pytest.mark.x64("walks equal their simulation to float64's digits")]
@@ -98,8 +100,22 @@ def test_a_checkpoint_of_a_walk_refuses_functions_that_changed(network, tmp_path
 
 
 def test_functions_of_agents_that_keep_shapes_private_are_told_by_their_code():
-    told = [{"loss": "a", "constraints": "b"}, {}]
-    one, again, other = (walks._functions(limited(limit), told) for limit in (0.5, 0.5, 0.1))
+    told = {"a": Ready(1, {"loss": "a", "constraints": "b"}), "b": Ready(1, {})}
+    one, again, other = (walks._known(limited(limit), told) for limit in (0.5, 0.5, 0.1))
     assert one == again
     assert one["loss"] == other["loss"]
-    assert one["constraints"] != other["constraints"]
+    assert one["constraints"]["a"] == other["constraints"]["a"] == "b"
+    assert one["constraints"]["the hub"] != other["constraints"]["the hub"]
+
+
+def test_what_an_absent_agent_computed_is_kept_and_compared_when_it_is_back(tmp_path):
+    def file(**loss):
+        return Checkpoint(tmp_path / "file", "run", known={"loss": loss})
+
+    file(a="1", b="2").save(np.zeros(1))
+    resumed = file(a="1")  # b is away
+    resumed.restore(np.zeros(1))
+    resumed.save(np.ones(1))
+    assert file(b="2", c="3").restore(np.zeros(1)).tolist() == [1.0]
+    with pytest.raises(ValueError, match="belongs to a run with other arguments: changed loss;"):
+        file(b="other code").restore(np.zeros(1))

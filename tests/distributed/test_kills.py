@@ -183,7 +183,7 @@ def test_a_node_lost_and_joined_again_changes_no_bit(cluster, tmp_path, monkeypa
     try:
         members = [*agents(2), dd.Agent(agents()[2].data, name="b", resources={"site:b": 1})]
         with dd.Network(members) as network:
-            whole = walk(network, tokens=2)
+            whole = walk(network, tokens=2, quorum=3)  # the node has still to join
 
             def lose():
                 for process in [nodes[0].pid, *descendants(nodes[0].pid)]:

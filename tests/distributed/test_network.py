@@ -5,36 +5,14 @@ import socket
 import sys
 import time
 
-import jax
-import numpy as np
 import pytest
 
-import cases
 import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.distributed import network as networks
-from walks import DIM, EDPP, GRAPH, PROBLEM, ZERO, agents
+from walks import EDPP, GRAPH, PROBLEM, ZERO, agents
 
 pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
-
-
-@pytest.mark.slow
-def test_agents_that_cannot_take_part_are_named(cluster, monkeypatch):
-    def broken():
-        raise FileNotFoundError("/data/site-b.parquet")
-
-    def other():
-        return jax.tree.map(lambda leaf: leaf[0], cases.random_data(np.random.default_rng(0), 1, DIM, 2))
-
-    one, options = ed.MarkovChain([[1.0]]), {"x0": ZERO, "num_samples": 4}
-    with pytest.raises(dd.AgentError, match=r"b cannot take part: .*site-b\.parquet"):
-        dd.walk(EDPP, PROBLEM, one, [dd.Agent(broken, name="b")], **options)
-    with pytest.raises(dd.AgentError, match=r"b has 4 constraints, but agent 0 has 2"):
-        dd.walk(EDPP, PROBLEM, 1 - np.eye(2), [agents()[0], dd.Agent(other, name="b")], **options)
-    monkeypatch.setattr(networks, "START_TIMEOUT", 1.0)
-    far = [dd.Agent(agents()[1].data, name="b", resources={"site:mars": 1})]
-    with pytest.raises(dd.AgentError, match=r"b was not ready in time; is there a node with {'site:mars': 1}"):
-        dd.walk(EDPP, PROBLEM, one, far, patience=1, **options)
 
 
 def slow_to_compile(x, xi):

@@ -2,40 +2,39 @@
 
 import dataclasses
 import math
+import re
 import types
 from typing import Any
 
-import numpy as np
 import pytest
 
+from ergodrift.distributed import replies
 from ergodrift.distributed import roster as rosters
+from ergodrift.distributed.gathering import Gathered
+from ergodrift.distributed.replies import LostError, NotPlainError
 
 pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
 
 
-class RayError(Exception):
-    pass
+READY = replies.Ready(1, {})
 
 
-class GetTimeoutError(RayError):
-    pass
-
-
-class RayTaskError(RayError):
+class GetTimeoutError(Exception):
     pass
 
 
 class Clockwork:
     """A Ray whose time is a number: agents that are silent for ever, and the last one, whose process has just died."""
 
-    exceptions = types.SimpleNamespace(RayError=RayError, GetTimeoutError=GetTimeoutError, RayTaskError=RayTaskError)
+    exceptions = types.SimpleNamespace(GetTimeoutError=GetTimeoutError)
 
     def __init__(self, agents, back, loads):
         self.now, self.back, self.loads, self.prepared = 0.0, back, loads, False
         self.ray, self.agents, self.names = self, [None] * agents, [f"agent {i}" for i in range(agents)]
+        self.excluded, self.changes = set(), 0
         self.missing: Any = None  # what it answers, if not what it should
         self.ask = [*[lambda sent: Reply(math.inf, b"")] * (agents - 1), self.answer]
-        methods = {"prepare": self.prepare, "process_id": lambda: Reply(self.now, 7)}
+        methods = {"prepare": self.prepare, "process_id": lambda: Reply(self.now, replies.here(7))}
         actor = types.SimpleNamespace(**{k: types.SimpleNamespace(remote=method) for k, method in methods.items()})
         self.actors = [None] * (agents - 1) + [actor]
 
@@ -43,14 +42,14 @@ class Clockwork:
         if self.missing is not None:
             return Reply(self.now + 0.01, self.missing)
         if self.now < self.back:
-            return Reply(self.now, RayError("its process died"))
-        return Reply(self.now, bytes(8) if self.prepared else b"")
+            return Reply(self.now, LostError("actor died"))
+        return Reply(self.now, bytes(8) + replies.ANSWER if self.prepared else b"")
 
     def prepare(self, walk, spec):
         self.prepared = True
-        return Reply(self.now + self.loads, 1)
+        return Reply(self.now + self.loads, replies.ready(READY))
 
-    def get(self, ref, timeout=math.inf):
+    def read(self, ray, ref, timeout):
         self.now = max(self.now, min(ref.at, self.now + timeout))
         if ref.at > self.now:
             raise GetTimeoutError
@@ -83,14 +82,26 @@ class Clockwork:
 @dataclasses.dataclass(eq=False)
 class Reply:
     at: float
-    value: object
+    value: Any
+
+
+@pytest.fixture
+def begin(monkeypatch):
+    """A roster whose Ray is a clockwork."""
+
+    def begin(agents, **options):
+        clock: Any = Clockwork(agents, **options)
+        monkeypatch.setattr(rosters, "time", clock)
+        monkeypatch.setattr(rosters, "read", clock.read)
+        came = Gathered(dict.fromkeys(range(agents), READY), {}, {})
+        return clock, rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0, gathered=came)
+
+    return begin
 
 
 @pytest.mark.parametrize("silent", [0, 1, 40, 100])
-def test_who_is_restarted_waits_for_nobody_who_is_silent(monkeypatch, silent):
-    clock = Clockwork(silent + 1, back=3.0, loads=25.0)
-    monkeypatch.setattr(rosters, "time", clock)
-    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+def test_who_is_restarted_waits_for_nobody_who_is_silent(begin, silent):
+    clock, roster = begin(silent + 1, back=3.0, loads=25.0)
     found = roster.ask(dict.fromkeys(range(silent + 1), bytes(8)))()
     assert list(found) == [silent]
     assert roster.present.tolist() == [False] * silent + [True]
@@ -99,10 +110,8 @@ def test_who_is_restarted_waits_for_nobody_who_is_silent(monkeypatch, silent):
     assert not roster.preparing
 
 
-def test_what_takes_longer_to_load_than_patience_lasts_is_away(monkeypatch):
-    clock = Clockwork(1, back=3.0, loads=90.0)
-    monkeypatch.setattr(rosters, "time", clock)
-    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+def test_what_takes_longer_to_load_than_patience_lasts_is_away(begin):
+    clock, roster = begin(1, back=3.0, loads=90.0)
     assert roster.ask({0: bytes(8)})() == {}
     assert clock.now == pytest.approx(60.0)
     assert list(roster.probes) == [0]
@@ -112,13 +121,10 @@ def test_what_takes_longer_to_load_than_patience_lasts_is_away(monkeypatch):
     assert roster.late == 0  # it has said that it is there, and answered nothing
 
 
-@pytest.mark.parametrize("instead", [b"", RayError("its process died")])
-def test_who_is_there_but_never_answers_is_set_aside(monkeypatch, instead):
+def test_who_is_there_but_never_answers_is_set_aside(begin):
     """As one that is killed for want of memory whenever it is asked."""
-    clock = Clockwork(1, back=0.0, loads=1.0)
-    clock.missing = instead
-    monkeypatch.setattr(rosters, "time", clock)
-    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+    clock, roster = begin(1, back=0.0, loads=1.0)
+    clock.missing = LostError("actor died")
     for time in range(rosters.MAX_MISSES):
         assert not roster.reasons
         assert roster.ask({0: bytes(8)})() == {}
@@ -128,12 +134,10 @@ def test_who_is_there_but_never_answers_is_set_aside(monkeypatch, instead):
     assert not roster.probes
 
 
-def test_one_good_answer_and_the_count_begins_anew(monkeypatch):
-    clock = Clockwork(1, back=0.0, loads=1.0)
-    monkeypatch.setattr(rosters, "time", clock)
-    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+def test_one_good_answer_and_the_count_begins_anew(begin):
+    clock, roster = begin(1, back=0.0, loads=1.0)
     for _ in range(2 * rosters.MAX_MISSES):
-        clock.missing = RayError("its process died")
+        clock.missing = LostError("actor died")
         assert roster.ask({0: bytes(8)})() == {}
         clock.look_until_all_are_back(roster)
         clock.missing = None
@@ -141,10 +145,55 @@ def test_one_good_answer_and_the_count_begins_anew(monkeypatch):
     assert roster.all_present
 
 
-def test_an_answer_that_is_an_array_is_a_wrong_one(monkeypatch):
-    clock = Clockwork(1, back=0.0, loads=1.0)
-    clock.missing = np.ones(2)
-    monkeypatch.setattr(rosters, "time", clock)
-    roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "said", [NotPlainError("an object, not with plain bytes"), b"[[[", b"cos\nsystem\n(S'ls'\ntR."]
+)
+def test_what_is_no_reply_is_a_wrong_one(begin, said):
+    clock, roster = begin(1, back=0.0, loads=1.0)
+    clock.missing = said
     assert roster.ask({0: bytes(8)})() == {}
-    assert roster.reasons == {0: "it answered with ndarray, not with bytes"}
+    assert re.fullmatch(
+        r"it answered with (an object, not with plain bytes|something that is no reply)", roster.reasons[0]
+    )
+
+
+def test_a_process_that_ends_after_every_few_answers_is_done_without(begin):
+    """It would be restarted for ever, and all others would wait for it every time."""
+    clock, roster = begin(1, back=0.0, loads=1.0)
+    for number in range(400):
+        if number % 10 == 0:
+            clock.prepared = False
+        roster.ask({0: bytes(8)})()
+        if roster.reasons:
+            break
+    assert roster.reasons == {0: "its process ended within 20 answers of its start, 5 times in a row"}
+    assert roster.restarts == [rosters.MAX_RELAPSES + 1]
+    clock, roster = begin(1, back=0.0, loads=1.0)
+    for number in range(400):  # killed now and then, which is nobody's fault
+        if number % 25 == 0:
+            clock.prepared = False
+        assert roster.ask({0: bytes(8)})() == {0: bytes(8)}
+    assert roster.restarts == [16]
+
+
+def test_a_process_that_ends_whenever_it_loads_is_done_without(begin):
+    clock, roster = begin(1, back=0.0, loads=1.0)
+    clock.prepare = lambda walk, spec: Reply(clock.now + 0.5, LostError("actor died"))
+    clock.actors[0].prepare.remote = clock.prepare
+    assert roster.ask({0: bytes(8)})() == {}
+    assert roster.reasons == {0: "its process ended 10 times in a row before it was ready"}
+    assert clock.now < 10
+
+
+def test_who_comes_later_is_asked_once_it_is_ready(monkeypatch):
+    clock: Any = Clockwork(2, back=0.0, loads=1.0)
+    clock.prepared = True
+    monkeypatch.setattr(rosters, "time", clock)
+    monkeypatch.setattr(rosters, "read", clock.read)
+    for said, present in [(READY, True), (READY._replace(constraints=2), False)]:
+        came = Gathered({0: READY}, {}, {1: Reply(clock.now + 3.0, replies.ready(said))})  # type: ignore[dict-item]
+        roster = rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0, gathered=came)
+        assert roster.present.tolist() == [True, False]
+        clock.look_until_all_are_back(roster)
+        assert roster.present.tolist() == [True, present]
+        assert (roster.reasons == {}) == present

@@ -13,8 +13,10 @@ import enum
 import functools
 import hashlib
 import re
+import sysconfig
 import types
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 UNSEEN = {"name", "debug_info", "name_and_src_info", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees"}
 # Where arrays lie: the same computation is traced for one device and for several.
 UNSEEN |= {"sharding", "ctx_mesh", "in_shardings", "out_shardings", "in_layouts", "out_layouts"}
+LIBRARY = sysconfig.get_path("stdlib")
 PACKAGES = {"builtins", "jax", "jaxlib", "numpy", "scipy"}  # told by name: they have versions
 
 
@@ -147,12 +150,16 @@ class _Writer:
             return self.within(value, [value.__func__, value.__self__])
         if isinstance(value, types.FunctionType):
             cells = [_content(cell) for cell in value.__closure__ or ()]
-            found = {name: value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__}
+            names = _names(value.__code__)
+            found = {name: _used(value.__globals__[name], names) for name in names if name in value.__globals__}
             return self.within(value, [value.__code__, value.__defaults__, value.__kwdefaults__, cells, found])
         wrapped = getattr(value, "__wrapped__", None)
         if wrapped is not None:  # as by jax.jit, or by jax.custom_jvp with a rule
             rules = [getattr(value, name, None) for name in ("jvp", "fwd", "bwd")]
             return self.within(value, [wrapped, rules])
+        called = vars(type(value)).get("__call__")
+        if isinstance(called, types.FunctionType):  # an object of the user's own that can be called
+            return self.within(value, [called]).thing(value)
         return self.thing(value)
 
     def within(self, whole: object, parts: Iterable[object]) -> _Writer:
@@ -172,6 +179,16 @@ class _Writer:
         if type(value).__module__.split(".")[0] not in PACKAGES and hasattr(value, "__dict__"):
             return self.within(value, [vars(value)])
         return self.feed(re.sub(r" at 0x[0-9a-f]+", "", repr(value)))
+
+
+def _used(value: object, names: set[str]) -> object:
+    """Of a module of the user's own, which has no version, what a function may use of it."""
+    file = getattr(value, "__file__", None)
+    if not isinstance(value, types.ModuleType) or not file or value.__name__.split(".")[0] in {*PACKAGES, "ergodrift"}:
+        return value
+    if {"site-packages", "dist-packages"} & set(Path(file).parts) or Path(file).is_relative_to(LIBRARY):
+        return value
+    return {name: _used(getattr(value, name), names) for name in sorted(names) if hasattr(value, name)}
 
 
 def _content(cell: types.CellType) -> object:

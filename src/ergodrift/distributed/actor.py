@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -13,10 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core import check, tree
-from ergodrift.distributed import wire
+from ergodrift.distributed import masks, replies, wire
 from ergodrift.distributed.agent import Agent
+from ergodrift.distributed.faults import RefusalError, plain, state_file
+from ergodrift.distributed.ledger import Ledger
+from ergodrift.distributed.masks import Member, Secure
 from ergodrift.distributed.privacy import Privacy, Secret
+from ergodrift.distributed.replies import Ready
 from ergodrift.distributed.serialization import deserialize
+from ergodrift.distributed.site import Site
 from ergodrift.distributed.wire import Token, Visit, WalkSpec
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import functions
@@ -44,19 +50,33 @@ class PreparedWalk(NamedTuple):
 
 
 class AgentActor:
-    """Ray makes an actor of it. It keeps nothing between questions but its data: asked twice, it answers the same."""
+    """Ray makes an actor of it. It keeps nothing between questions but its data: asked twice, it answers the same.
 
-    def __init__(self, agent: bytes, number: int) -> None:
+    Whatever it says is plain bytes (`replies`), and whatever is raised stays here, but for its type and place.
+    """
+
+    def __init__(self, agent: bytes, number: int, name: str | None = None) -> None:
         # Each answer is waited for: a thread to compute it in the background would have to be woken up for it.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-        self.sent, self.number = agent, number
+        self.sent, self.number, self.name = agent, number, name or f"agent {number}"
+        self.log = state_file(self.name, "log")
         self.walks: dict[bytes, PreparedWalk] = {}  # the last one only
         self.prepared: dict[bytes, PreparedWalk] = {}  # by the specification as it was sent
         self.converted: dict[tuple[np.dtype, bool], PyTree] = {}  # the data in the precision of a walk
 
     @functools.cached_property
+    def site(self) -> Site:
+        return Site.here()
+
+    @functools.cached_property
     def agent(self) -> Agent:
-        return deserialize(self.sent)
+        agent: Agent = deserialize(self.sent, self.site.hub_keys)
+        if self.site.agents:  # the owner of this machine says what its agents are
+            if self.name not in self.site.agents:
+                raise RefusalError("site", self.name)
+            agent = self.site.agents[self.name]
+        self.log = self.log if agent.log is None else Path(agent.log)
+        return agent
 
     @functools.cached_property
     def data(self) -> PyTree:
@@ -66,9 +86,24 @@ class AgentActor:
     def secret(self) -> Secret | None:
         return Secret(self.agent.privacy.secret) if self.agent.privacy else None
 
-    def prepare(self, walk: bytes, spec: bytes) -> tuple[int, dict[str, str]]:
-        """Load the data, unless they are here, and compile what answers the questions of a walk: the number of
-        constraints, and what loss and constraints compute.
+    @functools.cached_property
+    def ledger(self) -> Ledger | None:
+        privacy = self.agent.privacy
+        if privacy is None or privacy.budget is None or privacy.ledger is None:
+            return None
+        return Ledger(privacy.ledger, privacy.budget, privacy.delta)
+
+    @functools.cached_property
+    def member(self) -> Member:
+        """Its part in secure aggregation."""
+        secure = self.agent.secure or Secure()
+        file = state_file(self.name, "key") if secure.key is None else Path(secure.key)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Member(file, secure.fewest, secure.peers)
+
+    @plain
+    def prepare(self, walk: bytes, spec: bytes) -> bytes:
+        """Load the data, unless they are here, and compile what answers the questions of a walk: that this is `Ready`.
 
         All that can fail or take long is done here: not when the process starts, when there is nobody to tell, and not
         when a question waits.
@@ -78,10 +113,17 @@ class AgentActor:
         prepared = self.prepared[spec]
         jax.config.update("jax_enable_x64", prepared.spec.x64)
         self.walks = {walk: prepared}
-        return prepared.spec.num_constraints, prepared.functions
+        privacy = self.agent.privacy
+        told = (dict(privacy.bounds), privacy.noise, privacy.delta) if privacy else None
+        if privacy is not None and self.ledger is not None:
+            self.ledger.check(prepared.spec.local_rounds * privacy.cost)
+        if self.agent.secure and not prepared.spec.secure:
+            raise RefusalError("group")
+        key = self.member.public.hex() if prepared.spec.secure else ""
+        return replies.ready(Ready(prepared.spec.num_constraints, prepared.functions, told, key))
 
     def _prepare(self, sent: bytes) -> PreparedWalk:
-        spec: WalkSpec = deserialize(sent)
+        spec: WalkSpec = deserialize(sent, self.site.hub_keys)
         jax.config.update("jax_enable_x64", spec.x64)
         xi = self._data(tree.dtype(spec.x0), spec.x64)
         spec = dataclasses.replace(spec, num_constraints=spec.run_spec.problem.check(spec.x0, xi))
@@ -97,8 +139,12 @@ class AgentActor:
         # was just woken up takes its time for every one.
         function = functools.partial(jax.jit(functools.partial(answers, spec)), leaves)
         secret = self.secret and self.secret.of(*self._purpose(answers, spec, leaves, question, sent))
-        # What functions compute depends on the shapes of the data, which are the agent's own business if it has any.
-        known = {} if self.agent.privacy else functions(spec.run_spec.problem, spec.x0, xi)
+        # What functions compute depends on the shapes of the data, which are the agent's own business if it has any:
+        # then only who has the secret can tell what was digested.
+        known = functions(spec.run_spec.problem, spec.x0, xi)
+        if self.agent.privacy is not None and self.secret is not None:
+            lasting = self.agent.privacy.secret is not None
+            known = {part: self.secret.of(text.encode()).bytes.hex() for part, text in known.items()} if lasting else {}
         prepared = PreparedWalk(spec, question, function, secret, known)
         prepared.answers(np.tile(np.asarray(wire.first_question(spec)), spec.batch))
         return prepared
@@ -125,6 +171,7 @@ class AgentActor:
         text = _lowered(answers, spec, leaves, *asked)
         return [description, text or sent, *(array.tobytes() for array in numbers)]
 
+    @plain
     def answer(self, sent: bytes) -> bytes:
         """One answer for each question. Nothing where the walk is not known, as after a restart.
 
@@ -134,18 +181,36 @@ class AgentActor:
         prepared = self.walks.get(sent[: wire.ID_BYTES])
         if prepared is None:
             return b""
+        if prepared.spec.secure:
+            return self._masked(prepared, sent[: wire.ID_BYTES], sent[wire.ID_BYTES :]) + replies.ANSWER
         words = np.frombuffer(sent, prepared.question.dtype, -1, wire.ID_BYTES)
+        return self._answers(prepared, words).tobytes() + replies.ANSWER
+
+    def _answers(self, prepared: PreparedWalk, words: np.ndarray) -> np.ndarray:
+        """The answers to all questions in these words, once they are paid for."""
         width = prepared.question.shape[0]
         batch = prepared.spec.batch * width
+        if self.ledger is not None and self.agent.privacy is not None:
+            self.ledger.spend(len(words) // width * prepared.spec.local_rounds * self.agent.privacy.cost)
         if len(words) == batch:
-            return prepared.answers(words).tobytes()
+            return prepared.answers(words)
         padded = np.concatenate([words, np.tile(words[-width:], -len(words) % batch // width)])
         answers = [prepared.answers(padded[start : start + batch]) for start in range(0, len(padded), batch)]
-        return np.concatenate(answers)[: len(words) // width].tobytes()
+        return np.concatenate(answers)[: len(words) // width]
 
-    def process_id(self) -> int:
+    def _masked(self, prepared: PreparedWalk, walk: bytes, sent: bytes) -> bytes:
+        """The answers under masks, or what opens this member's own: as the question wants."""
+        what, asked, body = masks.unpacked(sent)
+        self.member.check(asked)
+        words = np.frombuffer(body, prepared.question.dtype)
+        if what == masks.OPEN:
+            return self.member.opening(walk, asked, body, words.reshape(-1, prepared.question.shape[0]))
+        answers = self._answers(prepared, words)
+        return self.member.masked(walk, asked, body, answers.view(f"f{answers.dtype.itemsize}"))
+
+    def process_id(self) -> bytes:
         """The process that runs this actor."""
-        return os.getpid()
+        return replies.here(os.getpid())
 
 
 def _lowered(function: Callable[..., jax.Array], *arguments: PyTree) -> bytes | None:

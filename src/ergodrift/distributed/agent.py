@@ -11,6 +11,8 @@ import numpy as np
 
 from ergodrift._core import check
 from ergodrift._core.arrays import as_arrays
+from ergodrift.distributed.faults import RefusalError
+from ergodrift.distributed.masks import Secure
 from ergodrift.distributed.privacy import Privacy
 from ergodrift.types import PyTree
 
@@ -29,12 +31,19 @@ class Agent:
         name: how errors and summaries call it; "agent 3" unless given.
         resources: Ray resources that its node must have, such as {"site:a": 0.01}; {"CPU": 1} keeps a core for it.
         privacy: what is done to every answer before it leaves; nothing unless given.
+        log: the file, where the agent runs, for what must not leave: the texts of errors, which may hold rows. Without
+            one it is `ergodrift/NAME.log` in $XDG_STATE_HOME, which is ~/.local/state unless set.
+        secure: where given, it answers only together with others, and only their sum can be read (`Secure`).
+
+    On a machine with a `Site` file, that says what its agents are: give None for the data here.
     """
 
     data: PyTree | Callable[[], PyTree] | str | Path
     name: str | None = None
     resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
     privacy: Privacy | None = None
+    log: str | Path | None = None
+    secure: Secure | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.data, str | Path) and Path(self.data).suffix not in READERS:
@@ -43,6 +52,8 @@ class Agent:
             check.number(f"resources[{resource!r}]", amount, above=0)
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
             raise TypeError(f"privacy must be a Privacy(clip=...), got {self.privacy!r}")
+        if self.secure is not None and not isinstance(self.secure, Secure):
+            raise TypeError(f"secure must be a Secure(), got {self.secure!r}")
 
     def load(self) -> PyTree:
         """The data, as a pytree of arrays; called in the agent's own process."""
@@ -53,8 +64,14 @@ class Agent:
             data = _read(Path(data))
         data = jax.tree.map(np.asarray, as_arrays("data", data))
         if not jax.tree.leaves(data):
-            raise ValueError("data holds no arrays")
-        check.finite("data", data)
+            raise RefusalError("arrays")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+            if not leaf.size:
+                raise RefusalError("rows", f"data{jax.tree_util.keystr(path)} has the shape {leaf.shape}")
+        try:
+            check.finite("data", data)
+        except ValueError as error:
+            raise RefusalError("finite", str(error)) from error
         return data
 
 

@@ -11,14 +11,13 @@ import time
 import warnings
 from collections.abc import Generator, Iterable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
+from ergodrift._core import check
 from ergodrift.distributed.actor import AgentActor
 from ergodrift.distributed.agent import Agent
+from ergodrift.distributed.replies import LostError, parsed, read
 from ergodrift.distributed.serialization import serialize
-
-if TYPE_CHECKING:
-    from ray import ObjectRef
 
 START_TIMEOUT = 120.0  # seconds that agents have at least to start and to load their data
 CONNECT_TIMEOUT = 10.0  # seconds for a cluster's machine to answer at all
@@ -46,6 +45,21 @@ def agent_list(agents: object) -> list[Agent]:
     return found
 
 
+def agent_names(agents: Iterable[Agent]) -> list[str]:
+    """How agents are called; those without a name by their number."""
+    return [agent.name or f"agent {number}" for number, agent in enumerate(agents)]
+
+
+def _sendable(name: str, agent: Agent, key: str | os.PathLike[str] | None) -> bytes:
+    try:
+        return serialize(agent, key)
+    except Exception as error:  # there is no end to what pickling raises
+        raise AgentError(
+            f"{name} cannot be sent where it is to run: {type(error).__name__}: {error}; give a file, or a function "
+            "that loads its data there"
+        ) from error
+
+
 class Network:
     """The agents, each in a process of its own that lasts from walk to walk. Close it, or use it in a `with` block.
 
@@ -58,20 +72,31 @@ class Network:
             other: who may join a cluster may run code on it.
         runtime_env: what Ray should set up for the agents, such as {"working_dir": "."} where their machines do not
             have your code.
+        key: the file of the hub's private key (Ed25519, PEM), with which all that agents run is signed; that of
+            $ERGODRIFT_HUB_KEY unless given. Machines whose `Site` names hub keys refuse what none of them has signed.
     """
 
     def __init__(
-        self, agents: Iterable[Agent], *, address: str | None = None, runtime_env: Mapping[str, object] | None = None
+        self,
+        agents: Iterable[Agent],
+        *,
+        address: str | None = None,
+        runtime_env: Mapping[str, object] | None = None,
+        key: str | os.PathLike[str] | None = None,
     ) -> None:
         self.agents = agent_list(agents)
-        self.names = [agent.name or f"agent {number}" for number, agent in enumerate(self.agents)]
+        self.names = agent_names(self.agents)
         if len(set(self.names)) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"agents: two of them have the name {twice!r}")
         self.walking = threading.Lock()
         self.ray = _import_ray()
+        self.key = key or os.environ.get("ERGODRIFT_HUB_KEY")
+        self.sent = [_sendable(name, agent, self.key) for name, agent in zip(self.names, self.agents, strict=True)]
         self.owns_cluster = _join(self.ray, address)
         self.runtime_env = runtime_env
+        self.excluded: set[str] = set()
+        self.changes = 0  # how often that set has changed
         self.actors: list[Any] = []
         try:
             self.actors = [self._start(number) for number in range(len(self.agents))]
@@ -91,11 +116,28 @@ class Network:
         actor = self.ray.remote(AgentActor).options(
             resources=needs, max_restarts=-1, max_task_retries=0, enable_task_events=False, **options
         )
-        return actor.remote(serialize(agent), number)
+        return actor.remote(self.sent[number], number, self.names[number])
 
-    def restart(self, number: int, error: Exception) -> None:
+    def exclude(self, *names: str) -> None:
+        """Do without these agents from the next hop on, in this walk and in those to come."""
+        self._change(self.excluded | self._known(names))
+
+    def readmit(self, *names: str) -> None:
+        """Let agents in again that were excluded."""
+        self._change(self.excluded - self._known(names))
+
+    def _known(self, names: Iterable[str]) -> set[str]:
+        for name in names:
+            if name not in self.names:
+                raise ValueError(f"names: there is no agent {name!r}, only {check.some(self.names)}")
+        return set(names)
+
+    def _change(self, excluded: set[str]) -> None:
+        self.excluded, self.changes = excluded, self.changes + 1
+
+    def restart(self, number: int, error: LostError) -> None:
         """Start an agent anew where Ray has given it up; one that Ray is restarting is left to that."""
-        if isinstance(error, self.ray.exceptions.ActorDiedError):
+        if error.given_up:
             actor = self._start(number)
             self.actors[number], self.ask[number] = actor, actor.answer.remote
 
@@ -111,42 +153,14 @@ class Network:
         finally:
             self.walking.release()
 
-    def prepare(self, walk: bytes, spec: bytes, patience: float) -> tuple[int, list[dict[str, str]]]:
-        """Prepare all agents for a walk; the number of constraints, on which they must agree, and what their
-        functions compute."""
-        shared, deadline = self.ray.put(spec), time.monotonic() + max(patience, START_TIMEOUT)
-        asked = [actor.prepare.remote(walk, shared) for actor in self.actors]
-        prepared = [self._await_prepared(number, walk, shared, ref, deadline) for number, ref in enumerate(asked)]
-        counts = [count for count, _ in prepared]
-        for name, count in zip(self.names, counts, strict=True):
-            if count != counts[0]:
-                raise AgentError(f"{name} has {count} constraints, but {self.names[0]} has {counts[0]}")
-        return counts[0], [functions for _, functions in prepared]
-
-    def _await_prepared(
-        self, number: int, walk: bytes, spec: ObjectRef, ref: ObjectRef, deadline: float
-    ) -> tuple[int, dict[str, str]]:
-        name, needs, faults = self.names[number], dict(self.agents[number].resources), self.ray.exceptions
-        while True:
-            try:
-                return self.ray.get(ref, timeout=max(deadline - time.monotonic(), 0.0))
-            except faults.RayTaskError as error:
-                raise AgentError(f"{name} cannot take part: {error.cause}") from error
-            except faults.RayError as error:
-                if time.monotonic() >= deadline or "creation task" in str(error):
-                    hint = f"; is there a node with {needs}?" if needs else ""
-                    raise AgentError(f"{name} was not ready in time{hint} ({error})") from error
-                self.restart(number, error)
-                time.sleep(RETRY_DELAY)
-                ref = self.actors[number].prepare.remote(walk, spec)
-
     def processes(self) -> list[int]:
         """The process of each agent, on its own machine; waits for those that are being restarted."""
         deadline = time.monotonic() + START_TIMEOUT
         while True:
             try:
-                return self.ray.get([actor.process_id.remote() for actor in self.actors], timeout=START_TIMEOUT)
-            except self.ray.exceptions.RayActorError:
+                asked = [actor.process_id.remote() for actor in self.actors]
+                return [cast("int", parsed(read(self.ray, ref, START_TIMEOUT))) for ref in asked]
+            except LostError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_DELAY)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core import check, tree
+from ergodrift.distributed.ledger import epsilon_of
 from ergodrift.types import Feedback, Key
 
 T = TypeVar("T")
@@ -50,12 +51,17 @@ class Privacy:
         secret: a file that holds the secret, made where the agent runs unless it is there; agents may share one.
             Without one the secret lasts as long as the agent's process: a question asked again after that gets another
             answer. Such answers are counted, but for those between a hub's last checkpoint and its own end.
+        budget: the epsilon, at `delta`, beyond which the agent answers nothing more, whoever asks; None for no end.
+        ledger: the file in which the agent keeps what it has spent, from walk to walk and from process to process
+            (`Ledger`); a budget needs one. Agents that name the same file share the budget.
     """
 
     clip: float | Mapping[str, float]
     noise: float = 0.0
     delta: float = 1e-5
     secret: str | Path | None = None
+    budget: float | None = None
+    ledger: str | Path | None = None
 
     def __post_init__(self) -> None:
         given = self.clip if isinstance(self.clip, Mapping) else dict.fromkeys(PARTS, self.clip)
@@ -65,12 +71,20 @@ class Privacy:
         object.__setattr__(self, "clip", bounds)
         object.__setattr__(self, "noise", check.number("noise", self.noise, at_least=0))
         object.__setattr__(self, "delta", check.number("delta", self.delta, above=0, below=1))
+        if self.budget is not None:
+            object.__setattr__(self, "budget", check.number("budget", self.budget, above=0))
+            if self.noise == 0 or self.ledger is None:
+                raise ValueError(f"budget={self.budget} needs noise > 0, and ledger=, a file to keep what is spent")
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """C_p for each part."""
+        return cast("Mapping[str, float]", self.clip)  # as it was made when it was checked
 
     def guard(self, feedback: Feedback, key: Key) -> Feedback:
         """What may leave of an answer. `key` must be of this answer alone."""
-        bounds = cast("Mapping[str, float]", self.clip)  # as it was made when it was checked
         keys = zip(PARTS, jax.random.split(key, len(PARTS)), strict=True)
-        return Feedback(**{part: self._guarded(getattr(feedback, part), bounds[part], one) for part, one in keys})
+        return Feedback(**{part: self._guarded(getattr(feedback, part), self.bounds[part], one) for part, one in keys})
 
     def _guarded(self, part: T, bound: float, key: Key) -> T:
         leaves, structure = jax.tree.flatten(part)
@@ -92,21 +106,19 @@ class Privacy:
         """epsilon at `delta` of so many answers, by Google's dp-accounting; infinite without noise."""
         if answers == 0:
             return 0.0
-        if self.noise == 0:
-            return math.inf
-        try:
-            import dp_accounting
-        except ImportError:
-            raise ImportError('accounting for noise needs dp-accounting: pip install "ergodrift[ray]"') from None
-        multiplier = self.noise / (2 * math.sqrt(len(PARTS) * answers))
-        return float(dp_accounting.get_epsilon_gaussian(multiplier, self.delta))
+        return math.inf if self.noise == 0 else epsilon_of(answers * self.cost, self.delta)
+
+    @property
+    def cost(self) -> float:
+        """The squared shift of one answer between neighbours, in standard deviations of its noise: 16 / z^2."""
+        return len(PARTS) * (2 / self.noise) ** 2
 
 
 class Secret:
     """What noise is drawn from: 32 bytes that only the agent knows, in a file or as long as this object lasts."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self.bytes = secrets.token_bytes(32) if path is None else _kept(Path(path))
+        self.bytes = secrets.token_bytes(32) if path is None else kept_secret(Path(path))
 
     def of(self, *purpose: bytes) -> Secret:
         """A secret of its own for this purpose: a keyed hash of it. Nothing can be told from one about another."""
@@ -122,7 +134,7 @@ class Secret:
         return np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 2)
 
 
-def _kept(path: Path) -> bytes:
+def kept_secret(path: Path) -> bytes:
     """The secret in this file, which is made if it is not there, for its owner's eyes alone.
 
     It gets its name when it is whole, unless another process was first: then that one's secret is all_present's.

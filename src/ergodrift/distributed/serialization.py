@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import io
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Generator, Hashable, Iterable
@@ -16,6 +17,8 @@ from typing import Any
 import jax
 from jax._src import tree_util
 
+from ergodrift.distributed.faults import RefusalError
+from ergodrift.distributed.masks import imported
 from ergodrift.types import PyTree
 
 # How classes were made pytrees; JAX has no public way to ask for that.
@@ -26,8 +29,56 @@ Flatten = Callable[[PyTree], tuple[Iterable[PyTree], Hashable]]
 Unflatten = Callable[[Hashable, Iterable[PyTree]], PyTree]
 
 
-def serialize(value: object) -> bytes:
-    """`value`, pickled. What it uses from modules of the user's own travels along; installed packages do not."""
+SIGNATURE_BYTES = 64  # of Ed25519 (RFC 8032), before what is signed; all 0 where nobody signs
+
+
+def serialize(value: object, key: str | os.PathLike[str] | None = None) -> bytes:
+    """`value`, pickled. What it uses from modules of the user's own travels along; installed packages do not.
+
+    Args:
+        value: what to send.
+        key: the file with the hub's private key (Ed25519, PEM), to sign it with.
+    """
+    pickled = _pickled(value)
+    return (bytes(SIGNATURE_BYTES) if key is None else _private_key(key).sign(pickled)) + pickled
+
+
+def deserialize(sent: bytes, keys: Iterable[str | os.PathLike[str]] = ()) -> PyTree:
+    """What was sent. Unpickling may run any code: where `keys` are given, files with the public keys of hubs, it is
+    done only if one of them has signed it."""
+    signature, pickled = sent[:SIGNATURE_BYTES], sent[SIGNATURE_BYTES:]
+    known = [_public_key(key) for key in keys]
+    if known and not any(_has_signed(key, signature, pickled) for key in known):
+        raise RefusalError("key")
+    return _cloudpickle().loads(pickled)
+
+
+def _private_key(path: str | os.PathLike[str]) -> Any:
+    return _key("load_pem_private_key", path, password=None)
+
+
+def _public_key(path: str | os.PathLike[str]) -> Any:
+    return _key("load_pem_public_key", path)
+
+
+def _key(load: str, path: str | os.PathLike[str], **options: object) -> Any:
+    """The key in a file, which must be one of Ed25519."""
+    primitives: Any = imported("cryptography.hazmat.primitives.serialization")
+    key = getattr(primitives, load)(Path(path).read_bytes(), **options)
+    if not type(key).__name__.startswith("Ed25519"):
+        raise ValueError(f"{path} holds a key of another kind; make one by: openssl genpkey -algorithm ed25519")
+    return key
+
+
+def _has_signed(key: Any, signature: bytes, pickled: bytes) -> bool:
+    try:
+        key.verify(signature, pickled)
+    except imported("cryptography.exceptions").InvalidSignature:
+        return False
+    return True
+
+
+def _pickled(value: object) -> bytes:
     cloudpickle = _cloudpickle()
 
     class Pickler(cloudpickle.CloudPickler):
@@ -47,11 +98,6 @@ def serialize(value: object) -> bytes:
                 stack.enter_context(_by_value(cloudpickle, module))
         Pickler(file).dump(value)
         return file.getvalue()
-
-
-def deserialize(sent: bytes) -> PyTree:
-    """What was sent. It may run code: an agent takes such bytes from its hub alone."""
-    return _cloudpickle().loads(sent)
 
 
 def _cloudpickle() -> ModuleType:

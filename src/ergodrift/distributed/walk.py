@@ -8,6 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,19 +22,25 @@ from ergodrift.data.source import path_keys, seed_keys
 from ergodrift.data.stream import TableStream
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
-from ergodrift.distributed.network import Network, agent_list
+from ergodrift.distributed.gathering import Gathered, gather
+from ergodrift.distributed.groups import DEFAULT_BOUND, SECURE, GroupRoster, MaskedRoster, checked_groups
+from ergodrift.distributed.network import Network, agent_list, agent_names
 from ergodrift.distributed.outcome import Walk
+from ergodrift.distributed.privacy import Privacy
+from ergodrift.distributed.replies import Ready
+from ergodrift.distributed.robust import Bounds, checked_bounds
 from ergodrift.distributed.roster import Roster
 from ergodrift.distributed.serialization import serialize
 from ergodrift.distributed.tokens import Hub, RandomBits
 from ergodrift.distributed.walk_loop import WalkLoop
-from ergodrift.distributed.wire import WalkSpec
+from ergodrift.distributed.wire import Layout, WalkSpec
 from ergodrift.engine import loop
-from ergodrift.engine.checkpoint import Checkpoint
+from ergodrift.engine.checkpoint import Checkpoint, fingerprint
 from ergodrift.engine.result import Result
 from ergodrift.engine.run import record_grid
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
+from ergodrift.methods.memory import Memory
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.types import Array, Key, PyTree
@@ -54,6 +61,10 @@ def walk(
     record: int | Sequence[int] | Array = 200,
     average: str | tuple[str, int] | None = None,
     combine: str | None = "mean",
+    groups: Sequence[Sequence[int | str]] | None = None,
+    aggregate: str = "mean",
+    bounds: float | Mapping[str, float] | str | None = None,
+    exclude: Iterable[str] = (),
     patience: float = 60.0,
     quorum: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -95,8 +106,18 @@ def walk(
         average: how points are weighed in x̄, see `run`; a suffix starts with a hop.
         combine: "mean" for the mean of the tokens' solutions, None to keep them as seeds.
         patience: seconds before an agent that does not answer is given up for the time being. A restarted agent has to
-            load its data and compile within them; at the start of a walk all have two minutes, or `patience` if longer.
-        quorum: the fewest agents to go on with; half of them unless given.
+            load its data and compile within them; a quorum has two minutes for that at the start, or `patience` if
+            longer, and the others at least 15 seconds more.
+        groups: agents who are visited together, by number or name: each group is a node of the graph, in this order.
+        aggregate: what their answers make together: "mean", "median", "trimmed", "geometric median" or "clipped", of
+            which all but the first withstand liars (see `robust`), or "secure": the mean, of which nobody learns the
+            parts (see `masks`).
+        bounds: the largest norm of the parts of an answer; who goes beyond is set aside. A number, a mapping from parts
+            ("loss", "loss_grad", "constraints", "constraint_jac"), "auto" for thirty times what the others answer,
+            or None: then who is a thousand times as loud is only told of. In secure aggregation, one on all entries.
+        exclude: names of agents to do without, as if they were not there; `Network.exclude` does it during a walk.
+        quorum: the fewest agents to begin and to go on with; half of them unless given. At the start, those who fail,
+            die or cannot be placed are set aside at once, and those who are slow come when they are ready.
         checkpoint: a file to keep the walk in. Called again with the same arguments, it goes on from there, to the same
             numbers to the last bit if no hop was held. Other arguments are refused by name, functions too, as in `run`.
             The agents' data are not part of what is compared, only their shapes, and these only where there is no
@@ -107,7 +128,7 @@ def walk(
 
     Raises:
         ValueError, TypeError: an argument is wrong; nothing has run.
-        AgentError: an agent cannot take part.
+        AgentError: fewer agents than the quorum can take part.
         QuorumError: too few agents are left; the checkpoint holds the walk.
         NonFiniteError: a token has become infinite by answers that are finite.
     """
@@ -131,8 +152,27 @@ def walk(
         raise ValueError("address and runtime_env belong to the Network: pass them there")
     agents = agents if isinstance(agents, Network) else agent_list(agents)
     count = len(agents.agents if isinstance(agents, Network) else agents)
-    if count != chain.num_states:
-        raise ValueError(f"graph has {chain.num_states} nodes, but there are {count} agents; one at each node")
+    members = None
+    if groups is not None:
+        known = agents.agents if isinstance(agents, Network) else agents
+        members = checked_groups(groups, agent_names(known), aggregate)
+    elif aggregate != "mean":
+        raise ValueError(
+            f"aggregate={aggregate!r} is for agents who are visited together: pass groups=[[0, 1, 2], ...]"
+        )
+    nodes = count if members is None else len(members)
+    if nodes != chain.num_states:
+        what = "agents; one at each node" if members is None else "groups; one at each node"
+        raise ValueError(f"graph has {chain.num_states} nodes, but there are {nodes} {what}")
+    secure = aggregate == SECURE
+    if bounds is not None and bounds != "auto":
+        checked_bounds(bounds)  # type: ignore[arg-type]
+    if local_rounds > 1 and (bounds is not None or members is not None):
+        raise ValueError(
+            f"bounds and groups look at feedback, which stays with agents who make local_rounds={local_rounds}"
+        )
+    if secure and not isinstance(bounds, int | float | None):
+        raise ValueError(f"bounds must be a number where answers are masked, got {bounds!r}")
     quorum = check.integer("quorum", -(-count // 2) if quorum is None else quorum, at_least=1, at_most=count)
     weighing = Average.of(algorithm.average if average is None else average)
     estimator = algorithm.estimator.for_run(num_samples, None, chain.stationary)
@@ -147,28 +187,40 @@ def walk(
         else:
             network = stack.enter_context(Network(agents, address=address, runtime_env=runtime_env))
         stack.enter_context(network.exclusive())
+        if new := set(exclude) - network.excluded:
+            network.exclude(*new)
+            stack.callback(network.readmit, *new)
         walk_id = uuid.uuid4().bytes
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
         told = run_spec._replace(stream=None, method=run_spec.method if local_rounds > 1 else None)
         batch = 1 << (-(-len(keys) // count) - 1).bit_length()  # an agent's share of the tokens, or up to twice that
-        spec = wire.on_host(WalkSpec(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64"))))
-        sent = serialize(spec)
-        num_constraints, functions = network.prepare(walk_id, sent, patience)
-        spec = dataclasses.replace(spec, run_spec=run_spec, num_constraints=num_constraints)
-        hub = Hub(spec)
-        roster = Roster(network, walk_id, sent, hub.question_bytes, hub.answer_bytes, local_rounds, patience)
+        spec = wire.on_host(WalkSpec(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64")), secure))
+        sent = serialize(spec, network.key)
+        came = gather(network, walk_id, sent, patience, quorum)
+        if local_rounds > 1 and isinstance(method.estimator, Memory):
+            _check_memory(algorithm.name, [network.names[agent] for agent, said in came.ready.items() if said.privacy])
+        spec = dataclasses.replace(spec, run_spec=run_spec, num_constraints=came.num_constraints)
+        hub, layout = Hub(spec), Layout.of(spec)
+        roster: Any
+        limits = Bounds(bounds, layout, network.names) if local_rounds == 1 and not secure else None
+        sizes = hub.question_bytes, hub.answer_bytes
+        roster = (MaskedRoster if secure else Roster)(
+            network, walk_id, sent, *sizes, local_rounds, patience, came, limits, layout.dtype.itemsize
+        )
+        if bounds == "auto":
+            roster.sound_out(wire.packed_bytes(spec.x0))
+        if members is not None:
+            bound = float(bounds) if secure and isinstance(bounds, int | float) else DEFAULT_BOUND
+            roster = GroupRoster(roster, members, aggregate, layout, bound)
         hops = WalkLoop(hub, roster, chain, keys, visited, num_hops, grid, quorum)
         if checkpoint is not None:
-            # One epsilon is computed for all answers: they must all have been guarded alike.
-            privacy = [(p.clip, p.noise, p.delta) if (p := agent.privacy) else None for agent in network.agents]
             saved = Checkpoint(
                 checkpoint,
-                **_functions(problem, functions),
+                known=_known(problem, {network.names[agent]: said for agent, said in came.ready.items()}),
                 domain=problem.geometry,
                 algorithm=(algorithm.name, type(problem).__name__, run_spec.method, weighing, local_rounds),
                 graph=chain.sampler(),
-                agents=tuple(network.names),
-                privacy=privacy,
+                agents=(tuple(network.names), members, aggregate),
                 records=(grid, num_samples),
                 **{"tokens, paths or x0": (keys, visited, x0)},
             )
@@ -187,7 +239,7 @@ def walk(
     return Walk(
         result=result,
         solution=each if combine is None else jax.tree.map(lambda leaf: leaf.mean(axis=0), each),
-        agents=tuple(network.names),
+        agents=tuple(roster.network.names),
         visits=np.array(hops.visits),
         held=hops.held,
         unanswered=np.array(hops.unanswered),
@@ -200,17 +252,21 @@ def walk(
         rate=hops.rate,
         restarts=np.array(roster.restarts),
         late=roster.late,
-        epsilon=_epsilon(network, roster.asked),
+        epsilon=_epsilon(came, network.names, roster.asked, members),
         components=hops.components,
         chain=chain,
     )
 
 
-def _functions(problem: Problem, told: list[dict[str, str]]) -> dict[str, object]:
-    """What loss and constraints compute, as the agents say; as they are written, where an agent keeps that private."""
-    if all(told):
-        return {name: [agent[name] for agent in told] for name in told[0]}
-    return {"loss": code(problem.loss), "constraints": code(problem.constraints)}
+def _known(problem: Problem, told: dict[str, Ready]) -> dict[str, dict[str, str]]:
+    """What loss and constraints compute, as each agent says, or as they are written, where an agent keeps that private;
+    and how answers are guarded: one epsilon is computed for all of an agent's answers."""
+    functions = {"loss": problem.loss, "constraints": problem.constraints}
+    known = {part: {who: said.functions[part] for who, said in told.items() if said.functions} for part in functions}
+    if not all(said.functions for said in told.values()):
+        for part, function in functions.items():
+            known[part]["the hub"] = code(function)
+    return {**known, "privacy": {who: fingerprint(said.privacy) for who, said in told.items()}}
 
 
 def _hops_at(record: int | Sequence[int] | Array, num_samples: int, local_rounds: int) -> np.ndarray:
@@ -246,7 +302,21 @@ def _checked_paths(paths: ArrayLike, tokens: int, hops: int, agents: int) -> np.
     return paths.astype(np.int32)
 
 
-def _epsilon(network: Network, asked: Sequence[int]) -> dict[str, float]:
-    costs = zip(network.names, network.agents, asked, strict=True)
-    noisy = ((name, agent.privacy, count) for name, agent, count in costs)
-    return {name: privacy.epsilon(count) for name, privacy, count in noisy if privacy and privacy.noise > 0}
+def _check_memory(algorithm: str, private: list[str]) -> None:
+    """Refuse tokens that would show an agent what others have answered, where some want privacy."""
+    if private:
+        raise ValueError(
+            f"local_rounds > 1 with {algorithm} sends the last answers of all agents to each of them, and "
+            f"{check.some(private)} asks for privacy; use local_rounds=1, or an algorithm without memory"
+        )
+
+
+def _epsilon(
+    came: Gathered, names: Sequence[str], asked: Sequence[int], members: list[list[int]] | None
+) -> dict[str, float]:
+    """What the answers of those with noise have cost; in a group each member is asked what the group is asked."""
+    counts = dict(enumerate(asked))
+    for group, own in enumerate(members or ()):
+        counts |= dict.fromkeys(own, asked[group] // len(own))
+    said = {agent: Privacy(*ready.privacy) for agent, ready in came.ready.items() if ready.privacy}
+    return {names[agent]: one.epsilon(counts[agent]) for agent, one in sorted(said.items()) if one.noise > 0}

@@ -177,7 +177,11 @@ class WalkLoop:
     def _check_sound(self, outcomes: np.ndarray, target: np.ndarray) -> None:
         """Stop where a token would become infinite by an answer that is finite: nobody can say whose fault that is."""
         for token in np.flatnonzero(outcomes == DIVERGED):
-            where = self.roster.network.names[int(target[token])]
+            agent = int(target[token])
+            if self.roster.is_to_blame(agent):
+                self.roster.set_aside(agent, "a token would be infinite by its answer, which is far beyond others'")
+                continue
+            where = self.roster.network.names[agent]
             raise NonFiniteError(
                 f"token {token}: its point, queue or weights are not finite after hop {self.hop + 1}, though the "
                 f"answer of {where} is; take smaller steps or other units, or look at the data there"
@@ -186,7 +190,7 @@ class WalkLoop:
     def _count(self, plan: HopPlan | SingleTokenPlan, found: dict[int, bytes], moved: np.ndarray) -> None:
         """Note who has moved, and who has not for want of a good answer."""
         for agent in np.unique(plan.target[~moved]).tolist():
-            if agent in found:
+            if agent in found and agent not in self.roster.reasons:
                 self.roster.set_aside(agent, "its answer is not finite")
         self.held += ~moved
         for agent, has in zip(plan.target.tolist(), moved.tolist(), strict=True):
@@ -210,14 +214,14 @@ class WalkLoop:
 
     def _check_quorum(self) -> None:
         """Stop where too few agents are left, and say where the walk can be found."""
-        roster, left = self.roster, np.count_nonzero(self.roster.present)
+        roster, left = self.roster, self.roster.num_present
         if left < self.quorum:
             kept, where = self.save(), "was not kept (pass checkpoint=...)"
             if self.saved is not None:
                 where = f"is kept in {self.saved.path}" if kept else f"could not be written to {self.saved.path}"
             lost = "; ".join(f"{name}: {reason}" for name, reason in roster.absences.items())
             raise QuorumError(
-                f"{left} of {len(roster.present)} agents left at hop {self.hop}, below quorum={self.quorum} ({lost}); "
+                f"{left} of {roster.num_agents} agents left at hop {self.hop}, below quorum={self.quorum} ({lost}); "
                 f"the walk {where}"
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -24,7 +25,7 @@ ID_BYTES = 16  # of the identifier of a walk, which stands before its questions
 KEY_TYPE = "threefry2x32"  # the generator of all keys, as `source.seed_keys` makes them
 
 
-@tree.module("num_constraints", "local_rounds", "batch", "x64")
+@tree.module("num_constraints", "local_rounds", "batch", "x64", "secure")
 class WalkSpec:
     """What an agent is told once, when a walk begins: the problem, the method, and how a question reads.
 
@@ -39,6 +40,7 @@ class WalkSpec:
     local_rounds: int
     batch: int  # how many questions an agent answers at a time: one size, so that one is compiled
     x64: bool  # whether the hub computes with 64-bit numbers
+    secure: bool = False  # whether answers are masked, so that only sums over groups can be read
 
 
 class Token(NamedTuple):
@@ -106,6 +108,11 @@ def pack(numbers: PyTree) -> jax.Array:
     return jnp.concatenate([part.astype(word) for part in bits])
 
 
+def packed_bytes(numbers: PyTree) -> bytes:
+    """The same as bytes."""
+    return np.asarray(pack(jax.tree.map(jnp.asarray, numbers))).tobytes()
+
+
 def unpack(words: jax.Array, like: PyTree) -> PyTree:
     """The pytree with the structure of `like` whose `pack` these words are."""
     leaves, structure = jax.tree.flatten(like)
@@ -150,6 +157,28 @@ def _leaf(words: jax.Array, like: Leaf) -> jax.Array:
 
 def _carrier(leaf: Leaf) -> DTypeLike:
     return jnp.int32 if leaf.dtype == bool else jnp.float32
+
+
+class Layout(NamedTuple):
+    """Where the parts of a feedback stand in an answer, for who looks at its numbers without compiling anything."""
+
+    widths: tuple[int, ...]  # numbers of the loss, its gradient, the constraints and their Jacobian
+    dtype: np.dtype
+
+    @staticmethod
+    def of(spec: WalkSpec) -> Layout:
+        """That of the answers of a walk."""
+        parts = jax.eval_shape(lambda: zero_feedback(spec.x0, spec.num_constraints)[:4])
+        widths = tuple(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(part)) for part in parts)
+        return Layout(widths, np.dtype(tree.dtype(spec.x0)))
+
+    def numbers(self, answer: bytes) -> np.ndarray:
+        """(questions, numbers), those of each answer in a row."""
+        return np.frombuffer(answer, self.dtype).reshape(-1, sum(self.widths))
+
+    def bytes(self, numbers: np.ndarray) -> bytes:
+        """The answer that these numbers are."""
+        return numbers.astype(self.dtype).tobytes()
 
 
 def on_host(value: T) -> T:

@@ -41,11 +41,22 @@ class Checkpoint:
         path: the file; its folder must exist and be writable.
         identity: a pytree that tells this run from others, and more of them by name (data, loss, ...): where one has
             changed, the refusal says which.
+        known: by name, digests of what somebody takes part with, by who that is: compared where this run and the one
+            before both know them, and kept where only the one before does.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *identity: PyTree, **named: PyTree) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *identity: PyTree,
+        known: Mapping[str, Mapping[str, str]] | None = None,
+        **named: PyTree,
+    ) -> None:
         self.path = Path(path)
         self.fingerprints = {name: fingerprint(part) for name, part in {"settings": identity, **named}.items()}
+        self.known = {
+            f"{name} of {who}": digest for name, all_ in (known or {}).items() for who, digest in all_.items()
+        }
         self.saved_at = time.monotonic()
         self._failed = False
         self._open = contextlib.ExitStack()
@@ -88,8 +99,12 @@ class Checkpoint:
         if found != FORMAT:
             raise ValueError(f"it has format {found!r}, this version reads {FORMAT!r}")
         before = dict(line.rsplit(" ", 1) for line in np.atleast_1d(file["fingerprint"]).tolist())
+        saved = np.atleast_1d(file["known"]).tolist() if "known" in file else []
+        known = dict(line.rsplit(" ", 1) for line in saved)
+        other = [name.split(" of ")[0] for name, digest in self.known.items() if known.get(name, digest) != digest]
+        self.known = known | self.known
         names = [*self.fingerprints, *(name for name in before if name not in self.fingerprints)]
-        changed = [name for name in names if before.get(name) != self.fingerprints.get(name)]
+        changed = [*dict.fromkeys(other), *(name for name in names if before.get(name) != self.fingerprints.get(name))]
         if changed:
             jax_before = str(file["jax"])
             newer = "" if jax_before == jax.__version__ else f" (or look so to JAX {jax.__version__}, not {jax_before})"
@@ -106,7 +121,8 @@ class Checkpoint:
         """
         arrays = dict(zip(_names(state), map(_frozen, jax.tree.leaves(state)), strict=True))
         lines = np.array([f"{name} {digest}" for name, digest in self.fingerprints.items()])
-        about = {"format": FORMAT, "fingerprint": lines, "jax": jax.__version__}
+        known = np.array([f"{name} {digest}" for name, digest in self.known.items()], str)
+        about = {"format": FORMAT, "fingerprint": lines, "known": known, "jax": jax.__version__}
         whole = io.BytesIO()  # a zip file that is cut short raises once more when it is closed
         np.savez(whole, allow_pickle=False, **about, **arrays)
         try:

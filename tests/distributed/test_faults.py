@@ -1,0 +1,221 @@
+"""What goes wrong at an agent: its name is said within seconds, a quorum goes on, and no row leaves in a message."""
+
+import functools
+import json
+import logging
+import os
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_actor import WALK, sent_spec, unsigned
+
+import cases
+import ergodrift as ed
+from ergodrift import distributed as dd
+from ergodrift.distributed import gathering, replies
+from ergodrift.distributed.actor import AgentActor
+from ergodrift.distributed.faults import plain
+from walks import AGENTS, DIM, EDPP, GRAPH, PROBLEM, ZERO, agents
+
+pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
+
+SECRET = 0.123456789  # an entry of a row
+
+
+class RowError(Exception):
+    """Cannot be unpickled: it is made of two things, and its state has one."""
+
+    def __init__(self, row, why):
+        super().__init__(f"bad {row}")
+
+
+def rows():
+    return jax.tree.map(lambda leaf: np.where(leaf == leaf.flat[0], SECRET, leaf), agents()[0].data)
+
+
+def told_by_loader():
+    raise ValueError(f"bad {SECRET}")
+
+
+def told_by_its_type():
+    raise type(f"Row{SECRET}", (ValueError,), {})
+
+
+def not_to_be_unpickled():
+    raise RowError(SECRET, "two arguments")
+
+
+def told_by_loss(x, xi):
+    raise ValueError(f"bad {jax.tree.leaves(xi)[0].ravel()[0]} or {SECRET}")
+
+
+@pytest.mark.parametrize(
+    ("loader", "loss", "kind"),
+    [
+        (told_by_loader, PROBLEM.loss, "ValueError"),
+        (told_by_its_type, PROBLEM.loss, "ValueError"),
+        (not_to_be_unpickled, PROBLEM.loss, "RowError"),
+        (rows, told_by_loss, "ValueError"),
+    ],
+)
+@pytest.mark.parametrize("privacy", [None, dd.Privacy(1.0, noise=1.0)])
+def test_only_type_and_place_of_an_exception_leave(tmp_path, loader, loss, kind, privacy):
+    """The text stays in the agent's own log, which nobody else can read."""
+    file = tmp_path / "log"
+    actor = AgentActor(unsigned(dd.Agent(loader, privacy=privacy, log=file)), 0)
+    reply = actor.prepare(WALK, sent_spec(ed.Problem(loss, PROBLEM.constraints, ed.Ball(1.5))))
+    said = replies.parsed(reply)
+    assert isinstance(said, replies.Fault)
+    name = loader.__name__ if loss is PROBLEM.loss else "told_by_loss"
+    assert said.text.startswith(f"it failed with {kind} at test_faults.py:")
+    assert said.text.endswith(f" in {name}; its own log has the text")
+    assert str(SECRET).encode() not in reply
+    assert str(SECRET) in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("data", "refused"),
+    [
+        ({"a": np.zeros((0, 3))}, "its data have no rows"),
+        ({}, "its data hold no arrays"),
+        (np.array([np.nan]), "its data are not finite"),
+    ],
+)
+def test_data_that_cannot_be_used_are_said_in_words_that_stand_in_the_hub(tmp_path, data, refused):
+    actor = AgentActor(unsigned(dd.Agent(data, log=tmp_path / "log")), 0)
+    assert replies.parsed(actor.prepare(WALK, sent_spec(PROBLEM))) == replies.Fault(refused)
+
+
+def test_replies_are_parsed_and_checked():
+    ready = replies.Ready(2, {"loss": "ab", "constraints": "cd"}, ({"loss": 1.0}, 2.0, 1e-5), "ff")
+    assert replies.parsed(replies.ready(ready)) == ready
+    assert replies.parsed(replies.here(17)) == 17
+    assert replies.parsed(b"\x00" * 8 + replies.ANSWER) == b"\x00" * 8
+    evil: list[object] = [
+        {}, [], 7, {"refusal": "my row is 3.5"}, {"type": "V 3.5", "place": "a"}, {"type": "V", "place": "a" * 999},
+        {"type": ["V"], "place": "a"},
+    ]  # fmt: skip
+    for said in [*(json.dumps(one).encode() for one in evil), b"\x80\x04.", b"[" * 10**5, b""]:
+        with pytest.raises(replies.NotPlainError):
+            replies.parsed(said + replies.FAULT)
+    for changed in ({"constraints": -1}, {"constraints": True}, {"functions": {"loss": "rows!"}}, {"key": 5}):
+        with pytest.raises(replies.NotPlainError):
+            replies.parsed(json.dumps(ready._asdict() | changed).encode() + replies.READY)
+
+
+def test_nothing_is_lost_on_the_way_to_the_log_and_interrupts_pass(tmp_path):
+    class Actor:
+        log = tmp_path / "no" / "such" / "place" / "log"
+
+        @plain
+        def exits(self):
+            raise SystemExit(3)
+
+        @plain
+        def interrupted(self):
+            raise KeyboardInterrupt
+
+    assert b"SystemExit" in Actor().exits()
+    assert "SystemExit: 3" in Actor.log.read_text()
+    with pytest.raises(KeyboardInterrupt):
+        Actor().interrupted()
+
+
+def ends():
+    os._exit(3)
+
+
+def sleeps():
+    time.sleep(1000)
+
+
+def empty():
+    return jax.tree.map(lambda leaf: leaf[:0], rows())
+
+
+def other_shape():
+    return jax.tree.map(lambda leaf: leaf[0], cases.random_data(np.random.default_rng(0), 1, DIM, 2))
+
+
+@pytest.mark.slow
+def test_a_quorum_begins_without_those_who_cannot_and_names_them(cluster, monkeypatch, caplog):
+    """Whatever is wrong with an agent, its name and the reason are said within seconds, and the others walk."""
+    monkeypatch.setattr(gathering, "GRACE", 4.0)
+    loaders = {
+        "raises": told_by_loader, "odd": not_to_be_unpickled, "ends": ends, "empty": empty, "slow": sleeps,
+        "other": other_shape, "generator": lambda: (number for number in range(3)),
+    }  # fmt: skip
+    good = [dd.Agent(agents()[i % AGENTS].data, name=f"good {i}") for i in range(3)]
+    bad = [dd.Agent(loader, name=name) for name, loader in loaders.items()]
+    nowhere = dd.Agent(agents()[0].data, name="nowhere", resources={"site:mars": 1})
+    members = [*good, *bad, nowhere]
+    graph = np.ones((len(members), len(members))) - np.eye(len(members))
+    options = {"x0": ZERO, "num_samples": 200, "tokens": 4, "record": 1}
+    with dd.Network(members) as network, caplog.at_level(logging.WARNING, logger="ergodrift.distributed"):
+        began = time.monotonic()
+        done = dd.walk(EDPP, PROBLEM, graph, network, quorum=3, **options)
+        assert time.monotonic() - began < gathering.START_TIMEOUT  # with a core for itself, a tenth of that
+    assert set(done.set_aside) == {*loaders, "nowhere"}
+    wanted = {
+        "raises": "it failed with ValueError at test_faults.py", "odd": "it failed with Exception at test_faults.py",
+        "ends": "its process ended 2 times before it was ready", "empty": "its data have no rows",
+        "slow": "away", "nowhere": "away", "other": "it has 4 constraints, but good 0 has 2",
+        "generator": "it failed with ValueError at arrays",
+    }  # fmt: skip
+    for name, reason in wanted.items():
+        assert done.set_aside[name].startswith(reason), done.set_aside[name]
+        assert name in caplog.text
+    assert "nowhere: no machine of the cluster has {'site:mars': 1}" in caplog.text
+    assert str(SECRET) not in caplog.text + str(done)
+    assert (done.visits[:3] > 20).all()
+    assert not done.visits[3:].any()
+
+
+@pytest.mark.slow
+def test_without_a_quorum_the_error_names_who_is_missing(cluster, monkeypatch):
+    one, options = ed.MarkovChain([[1.0]]), {"x0": ZERO, "num_samples": 4}
+    with pytest.raises(dd.AgentError, match=r"b cannot take part: it failed with ValueError at test_faults.py:\d+ in"):
+        dd.walk(EDPP, PROBLEM, one, [dd.Agent(told_by_loader, name="b")], **options)
+    with pytest.raises(dd.AgentError, match=r"b cannot take part: it has 4 constraints, but agent 0 has 2"):
+        dd.walk(EDPP, PROBLEM, 1 - np.eye(2), [agents()[0], dd.Agent(other_shape, name="b")], quorum=2, **options)
+    monkeypatch.setattr(gathering, "START_TIMEOUT", 1.0)
+    far = [dd.Agent(agents()[1].data, name="b", resources={"site:mars": 1})]
+    with pytest.raises(dd.AgentError, match=r"b was not ready in time, \d+ seconds; is there a node with {'site:mars"):
+        dd.walk(EDPP, PROBLEM, one, far, patience=1, **options)
+
+
+def test_what_cannot_be_sent_is_said_before_any_process_starts(cluster):
+    with pytest.raises(dd.AgentError, match=r"b cannot be sent where it is to run: .*lock.*; give a file, or a func"):
+        dd.Network([agents()[0], dd.Agent(functools.partial(dict, a=threading.Lock()), name="b")])
+
+
+@pytest.mark.slow
+def test_a_rows_text_in_a_loss_never_reaches_the_hub(cluster, caplog):
+    """Not when it is traced, and not when it is called back to by what was compiled."""
+
+    def late(x, xi):
+        row = jax.tree.leaves(xi)[0].ravel()[0]
+
+        def told(x, row):
+            if np.abs(x).max() > 0:
+                raise ValueError(f"bad {row}")
+            return np.float64(0)
+
+        shape = jax.ShapeDtypeStruct((), jnp.float64)
+        return PROBLEM.loss(x, xi) + jax.pure_callback(told, shape, x, row, vmap_method="sequential")
+
+    @jax.custom_jvp
+    def loss(x, xi):
+        return late(x, xi)
+
+    loss.defjvp(lambda primals, tangents: (late(*primals), jax.jvp(PROBLEM.loss, primals, tangents)[1]))
+    problem = ed.Problem(loss, PROBLEM.constraints, ed.Ball(1.5))
+    row = jax.tree.leaves(agents()[0].data)[0].ravel()[0]
+    with pytest.raises(dd.QuorumError, match=r"it failed with \w+ at ") as stopped:
+        dd.walk(EDPP, problem, GRAPH, agents(log=None), x0=ZERO, num_samples=30, quorum=3)
+    assert str(row)[:8] not in str(stopped.value) + caplog.text

@@ -1,0 +1,129 @@
+"""Secure aggregation: sums are exact, parts are noise, and nobody opens a question twice."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_actor import WALK, prepared, sent_spec, unsigned
+
+from ergodrift import distributed as dd
+from ergodrift.distributed import masks, replies
+from ergodrift.distributed.actor import AgentActor
+from ergodrift.distributed.faults import RefusalError
+from ergodrift.distributed.masks import ASK, OPEN, Member, Round, scale_for, total, unpacked
+from walks import DIM, PROBLEM, ZERO, agents
+
+pytest.importorskip("cryptography")
+pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    return [Member(folder / str(number)) for number in range(5)]
+
+
+def asked_of(members, bound=1.0, nonce=bytes(16)):
+    return Round(tuple(sorted(one.public for one in members)), nonce, scale_for(len(members), bound))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=6), st.integers(3, 5), st.binary(min_size=16, max_size=16))
+def test_masks_cancel_exactly_and_sums_are_right_to_rounding(members, numbers, count, nonce):
+    group, words = members[:count], b"question"
+    asked = asked_of(group, nonce=nonce)
+    own = [np.array(numbers) * (number + 1) / count for number in range(count)]
+    masked = [one.masked(WALK, asked, words, mine) for one, mine in zip(group, own, strict=True)]
+    seeds = [one.opening(WALK, asked, words, np.zeros((0, 1))) for one in group]
+    exact = sum(np.rint(mine * asked.scale).astype(np.int64) for mine in own)
+    assert np.array_equal(total(masked, seeds, asked.scale), exact / asked.scale)
+    np.testing.assert_allclose(total(masked, seeds, asked.scale), sum(own), atol=count / asked.scale)
+
+
+def test_what_is_masked_looks_like_noise_until_all_is_opened(members):
+    """Any masked answer alone, and any sum without one member or without one opening, is uniform modulo 2^64."""
+    asked, zeros = asked_of(members), np.zeros(4000)
+    masked = [one.masked(WALK, asked, b"q", zeros) for one in members]
+    seeds = [one.own_seed(masks._purpose(WALK, asked, b"q")) for one in members]
+    assert (total(masked, seeds, 1.0) == 0).all()
+    for missing in range(5):
+        some = [one for number, one in enumerate(masked) if number != missing]
+        few = [one for number, one in enumerate(seeds) if number != missing]
+        for found in (total([masked[missing]], [seeds[missing]], 1.0), total(some, few, 1.0), total(masked, few, 1.0)):
+            assert scipy.stats.kstest(found / 2.0**64 + 0.5, "uniform").pvalue > 1e-4
+    for one, other in itertools.combinations(masked, 2):  # nor do two of them
+        assert scipy.stats.kstest(total([one, other], [], 1.0) / 2.0**64 + 0.5, "uniform").pvalue > 1e-4
+
+
+def test_no_mask_serves_two_questions(members):
+    """The difference of two answers under one mask would be in clear."""
+    one, zeros = members[0], np.zeros(3)
+    rounds = [
+        asked_of(members),
+        asked_of(members[:4]),
+        asked_of(members, nonce=b"n" * 16),
+        asked_of(members, bound=2.0),
+    ]
+    found = {
+        one.masked(walk, asked, words, zeros) for asked in rounds for words in (b"x", b"y") for walk in (WALK, b"w")
+    }
+    assert len(found) == 4 * 2 * 2
+    assert one.masked(WALK, rounds[0], b"x", zeros) == one.masked(
+        WALK, rounds[0], b"x", zeros
+    )  # asked again after a crash
+
+
+def test_a_member_opens_a_question_for_one_group_only(members):
+    """Else the sum with somebody and the sum without would tell that one's answer."""
+    one, rows = members[0], np.ones((1, 3))
+    one.opening(WALK, asked_of(members), b"x", rows)
+    one.opening(WALK, asked_of(members, nonce=b"n" * 16), b"x", rows)
+    with pytest.raises(RefusalError, match="for another group"):
+        one.opening(WALK, asked_of(members[:4]), b"x", rows)
+
+
+def test_groups_that_are_small_strange_or_not_its_own_are_refused(members, tmp_path):
+    one, others = members[0], members[1:]
+    for group in (members[:2], others, [one, one, *others[:1]]):
+        with pytest.raises(RefusalError, match="answers in groups"):
+            one.check(asked_of(group))
+    wary = Member(tmp_path / "key", fewest=4, peers=[other.public.hex() for other in others[:3]])
+    wary.check(asked_of([wary, *others[:3]]))
+    for group in ([wary, *others[:2]], [wary, *others]):
+        with pytest.raises(RefusalError, match="answers in groups"):
+            wary.check(asked_of(group))
+    for numbers in ([np.nan], [5.0]):
+        with pytest.raises(RefusalError, match="beyond the bounds"):
+            one.masked(WALK, asked_of(members), b"", np.array(numbers))
+    with pytest.raises(ValueError, match="peers must hold public keys"):
+        dd.Secure(peers=["abc"])
+
+
+def test_rounds_travel_whole(members):
+    asked = asked_of(members, bound=3.7)
+    assert unpacked(asked.packed(OPEN) + b"words") == (OPEN, asked, b"words")
+    assert len(asked.packed(ASK)) == asked.num_bytes
+
+
+def test_an_agent_that_wants_company_never_answers_alone(tmp_path):
+    """The sum over three actors, opened, is that of their answers; asked in any other way, they say nothing."""
+    data = [one.data for one in agents()]
+    actors = []
+    for number, own in enumerate(data):
+        agent = dd.Agent(own, secure=dd.Secure(key=tmp_path / str(number)), log=tmp_path / "log")
+        alone = AgentActor(unsigned(agent), number)
+        assert "answers in groups" in replies.parsed(alone.prepare(WALK, sent_spec(PROBLEM))).text  # type: ignore[union-attr]
+        actors.append(prepared(agent, PROBLEM, number=number, secure=True))
+    x = np.full(DIM, 0.1)
+    asked = Round(tuple(sorted(actor.member.public for actor in actors)), bytes(16), scale_for(3, 100.0))
+    masked = [replies.parsed(actor.answer(WALK + asked.packed(ASK) + x.tobytes())) for actor in actors]
+    seeds = [replies.parsed(actor.answer(WALK + asked.packed(OPEN) + x.tobytes())) for actor in actors]
+    plain = [prepared(dd.Agent(own), PROBLEM, number=number) for number, own in enumerate(data)]
+    answers = [np.frombuffer(replies.parsed(actor.answer(WALK + x.tobytes())), float) for actor in plain]  # type: ignore[arg-type]
+    np.testing.assert_allclose(total(masked, seeds, asked.scale), sum(answers), atol=1e-12)  # type: ignore[arg-type]
+    pair = Round(asked.keys[:2], bytes(16), asked.scale)
+    for actor in actors:
+        assert isinstance(replies.parsed(actor.answer(WALK + pair.packed(ASK) + ZERO.tobytes())), replies.Fault)
