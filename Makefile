@@ -76,7 +76,7 @@ peers: $(READY) ## all algorithms and the tools people use instead, on real data
 	$(BIN)/ergodrift peers --write-docs docs/laboratory/peers.md
 
 # Nothing is asked of the network; what is generated stands in docs/_build, docs/gallery and docs/reference/api.
-SPHINX := JAX_PLATFORMS=cpu $(BIN)/sphinx-build -W --keep-going -n -q -j 2 -b html -d docs/_build/doctrees
+SPHINX := JAX_PLATFORMS=cpu $(BIN)/sphinx-build -W --keep-going -n -q -b html -d docs/_build/doctrees
 
 docs: .venv/.docs ## the site, with the gallery, into docs/_build/html; warnings are errors
 	rm -rf docs/_build/html

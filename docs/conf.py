@@ -1,5 +1,6 @@
 """The site: `make docs` builds it into docs/_build/html, without the network, and warnings are errors."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -38,16 +39,17 @@ nitpick_ignore_regex = [("py:.*", r"(?!ergodrift\.\w+$).*")]  # types of others,
 
 autosummary_generate = True
 autosummary_ignore_module_all = False
+autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]  # its face is shown, not run
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {name: name for name in ("ArrayLike", "PyTree", "Scalar", "X")}
-autodoc_default_options = {"members": True, "show-inheritance": False}
 python_maximum_signature_line_length = 88
 add_module_names = False
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 
 bibtex_bibfiles = ["references.bib"]
 bibtex_default_style = "plain"
@@ -67,6 +69,7 @@ sphinx_gallery_conf = {
     "only_warn_on_example_error": False,
     "download_all_examples": True,
     "image_srcset": ["2x"],
+    "parallel": 2,  # processes of their own: this one is forked nowhere and starts no threads of JAX
     "matplotlib_animations": False,
     "show_memory": False,
     "min_reported_time": 1,

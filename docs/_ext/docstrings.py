@@ -5,6 +5,7 @@ import re
 import ergodrift
 
 NAME = re.compile(r"`([^`\n]+)`")
+PAGE = re.compile(r"docs/([\w/]+)\.md")
 SPECIAL = re.compile(r"(?<!\\)([*|\\]|(?<=\w)_(?=\W|$))")  # |x|, a * b, x_: mathematics here, markup there
 
 
@@ -23,11 +24,13 @@ def prose(line: str) -> str:
     for match in NAME.finditer(line):
         parts += [SPECIAL.sub(r"\\\1", line[end : match.start()]), link(match)]
         end = match.end()
-    return "".join([*parts, SPECIAL.sub(r"\\\1", line[end:])])
+    return PAGE.sub(r":doc:`/\1`", "".join([*parts, SPECIAL.sub(r"\\\1", line[end:])]))
 
 
 def process(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Before napoleon: examples are left as they are, and what is set off by four blanks is a formula."""
+    if what in ("property", "attribute") and lines:
+        lines[0] = lines[0].replace(": ", "; ", 1)  # else napoleon takes what stands before the colon for a type
     example = False
     for i, line in enumerate(lines):
         example = line.lstrip().startswith((">>>", "...")) or (example and bool(line.strip()))
@@ -54,6 +57,16 @@ def formulas(lines: list[str]) -> list[str]:
     return out
 
 
+def signature(app: object, what: str, name: str, obj: object, options: object, given: str, returned: str) -> object:
+    """Names of types stay names."""
+    return tuple(re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", part) if part else part for part in (given, returned))
+
+
+def skip(app: object, what: str, name: str, obj: object, skipped: bool, options: object) -> bool | None:
+    """Fields of named tuples are told by their class; nobody learns from "alias for field number 0"."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field") else None
+
+
 def resolve(app, env, node, contnode):
     """Annotations know a class by the module it stands in; readers know it by its public name."""
     target = node.get("reftarget", "")
@@ -68,5 +81,7 @@ def resolve(app, env, node, contnode):
 def setup(app) -> dict[str, bool]:
     """Tell Sphinx."""
     app.connect("autodoc-process-docstring", process, priority=100)
+    app.connect("autodoc-process-signature", signature)
+    app.connect("autodoc-skip-member", skip)
     app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True}
