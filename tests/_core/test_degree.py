@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ergodrift._core.degree import MORE, degrees
-from ergodrift._core.jaxprs import opened, restricted, work
+from ergodrift._core.jaxprs import opened, restricted, shared, work
 
 ROWS = jnp.ones((5, 3))
 
@@ -118,3 +118,31 @@ def test_work_counts_terms_of_products_and_turns_of_loops():
     assert work(jax.make_jaxpr(lambda x: ROWS @ x)(jnp.ones(3)).jaxpr) == 15
     looped = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, row: (c + row @ x, None), 0.0, ROWS)[0])(jnp.ones(3))
     assert 5 * (3 + 1) <= work(looped.jaxpr) <= 5 * (3 + 3)
+
+
+def test_what_is_written_twice_is_computed_once():
+    def twice(x):
+        def mean(factor):
+            return jnp.mean(jax.nn.sigmoid(ROWS @ x) * factor)
+
+        return jnp.stack([mean(2.0), -mean(2.0), mean(0.0), mean(-0.0)])
+
+    x = jnp.array([0.1, -0.2, 0.3])
+    plain, once = (jax.make_jaxpr(function)(x) for function in (twice, shared(twice)))
+    assert str(plain).count("dot_general[") == 4
+    assert str(once).count("dot_general[") == 1
+    np.testing.assert_array_equal(np.signbit(twice(x)), np.signbit(shared(twice)(x)))
+    np.testing.assert_array_equal(jax.jacobian(shared(twice))(x), jax.jacobian(twice)(x))
+
+
+def test_effects_stay_as_often_as_they_are_written():
+    seen = []
+
+    def told(x):
+        for _ in range(2):
+            jax.debug.callback(lambda value: seen.append(float(value)), x)
+        return x + 1
+
+    jax.block_until_ready(jax.jit(shared(told))(1.0))
+    jax.effects_barrier()
+    assert seen == [1.0, 1.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from ergodrift.types import PyTree
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+F = TypeVar("F", bound=Callable[..., PyTree])
+Memo: TypeAlias = dict[tuple[object, ...], tuple[list[jax.Array], Sequence[PyTree]]]
 Replacement: TypeAlias = "Callable[[JaxprEqn, Jaxpr], Callable[..., list[jax.Array]] | None]"
 
 
@@ -22,8 +24,13 @@ def as_is(equation: JaxprEqn, jaxpr: Jaxpr) -> None:
     """No replacement."""
 
 
-def evaluated(closed: ClosedJaxpr, values: Sequence[PyTree], replaced: Replacement = as_is) -> list[jax.Array]:
-    """The outputs of a jaxpr, its calls of compiled functions opened, and other functions for some of its equations."""
+def evaluated(
+    closed: ClosedJaxpr, values: Sequence[PyTree], replaced: Replacement = as_is, memo: Memo | None = None
+) -> list[jax.Array]:
+    """The outputs of a jaxpr, its calls of compiled functions opened, and other functions for some of its equations.
+
+    With a memo, what was computed before from the same values is not computed again.
+    """
     from jax.extend import core  # imported here, as below: it takes its time
 
     jaxpr = closed.jaxpr
@@ -34,14 +41,47 @@ def evaluated(closed: ClosedJaxpr, values: Sequence[PyTree], replaced: Replaceme
 
     for equation in jaxpr.eqns:
         inputs = [read(atom) for atom in equation.invars]
-        if (ours := replaced(equation, jaxpr)) is not None:
+        key = None if memo is None else _key(equation, inputs)
+        if memo is not None and key in memo:
+            outputs = memo[key][0]
+        elif (ours := replaced(equation, jaxpr)) is not None:
             outputs = ours(*inputs)
         elif is_call(equation):
-            outputs = evaluated(equation.params["jaxpr"], inputs, replaced)
+            outputs = evaluated(equation.params["jaxpr"], inputs, replaced, memo)
         else:
             outputs = alone(equation, jaxpr)(*inputs)
+        if memo is not None and key is not None:
+            memo[key] = outputs, inputs  # which must live as long as they are known by their addresses
         known |= zip(equation.outvars, outputs, strict=True)
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _key(equation: JaxprEqn, inputs: Sequence[PyTree]) -> tuple[object, ...] | None:
+    """What tells two equations apart; None where they are never the same."""
+    if equation.effects:
+        return None
+    told = [repr(value) if isinstance(value, np.generic) else id(value) for value in inputs]  # -0.0 is not 0.0
+    kinds = [str(atom.aval) for atom in equation.invars]
+    key = equation.primitive, *sorted(equation.params.items(), key=lambda item: item[0]), *told, *kinds
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def shared(function: F) -> F:
+    """The same function of pytrees of arrays, in which what is written twice is computed once.
+
+    XLA does so too, but only after derivatives are taken: to a product that is written twice belong two derivatives,
+    whose sum XLA's CPU backend takes in a pass that is no vector instruction.
+    """
+
+    def same(*arguments: PyTree) -> PyTree:
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        return jax.tree.unflatten(jax.tree.structure(shape), evaluated(closed, jax.tree.leaves(arguments), memo={}))
+
+    return cast("F", same)
 
 
 def opened(function: Callable[..., PyTree], *arguments: PyTree) -> ClosedJaxpr:

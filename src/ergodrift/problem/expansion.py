@@ -18,8 +18,7 @@ from ergodrift._core import tree
 from ergodrift._core.compiled import compiled
 from ergodrift._core.degree import degrees
 from ergodrift._core.jaxprs import opened, restricted, work
-from ergodrift._core.logarithm import rewritten
-from ergodrift.problem.problem import Function, Problem, value_and_jacobian
+from ergodrift.problem.problem import Problem, value_and_jacobian
 from ergodrift.types import Feedback, PyTree
 
 GAIN = 2  # how many times fewer numbers a round must read
@@ -90,8 +89,7 @@ class Tabulated(Problem, static=("affine",)):
     def _with_others(self, x: PyTree, xi: PyTree, values: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
         """All constraints, once those that are not affine are asked."""
         xi, known = tree.cast(xi, tree.dtype(x)), np.array(self.affine)
-        g = _function(self.original, self.original.constraints)
-        closed = opened(g, x, xi)
+        closed = opened(self._prepared(self.constraints), x, xi)
         others = restricted(closed, ~known)
         runs = np.flatnonzero(np.diff(np.concatenate([[True], known, [True]]))).reshape(-1, 2)  # where they stand
 
@@ -164,8 +162,7 @@ def _expanded(
         heard = problem.feedback(x0, xi)
         loss = constraints = None
         if quadratic:
-            f = _function(problem, problem.loss)
-            curvature = jax.hessian(lambda flat: f(_unflat(flat, x0), xi))(_flat(x0, kind)).astype(kind)
+            curvature = jax.hessian(lambda flat: problem.loss(_unflat(flat, x0), xi))(_flat(x0, kind)).astype(kind)
             loss = Expansion(heard.loss[None], _flat(heard.loss_grad, kind)[None], curvature[None])
         if len(chosen):
             slopes = jax.vmap(lambda row: _flat(row, kind))(heard.constraint_jac)
@@ -173,10 +170,6 @@ def _expanded(
         return loss, constraints
 
     return jax.lax.map(one, jnp.arange(num_states, dtype=jnp.int32))
-
-
-def _function(problem: Problem, function: Function) -> Function:
-    return rewritten(function) if problem.fast_logarithms else function
 
 
 def _flat(x: PyTree, kind: np.dtype) -> jax.Array:

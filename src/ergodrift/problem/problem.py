@@ -13,6 +13,7 @@ import numpy as np
 
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
+from ergodrift._core.jaxprs import shared
 from ergodrift._core.logarithm import rewritten
 from ergodrift.geometry import Geometry, check_shape
 from ergodrift.types import Feedback, PyTree, Scalar
@@ -60,7 +61,8 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms", "ta
         constraints: `constraints(x, xi)`, a vector of shape (n,), each entry convex and differentiable in x.
         geometry: the domain X with its mirror map.
         fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
-            equal to rounding (`logarithm.rewritten`); False leaves the functions as they are.
+            equal to rounding (`logarithm.rewritten`), and what is written twice computed once (`jaxprs.shared`); False
+            leaves the functions as they are.
         tabulate: whether a run may look up what is known of a state beforehand where a constraint is affine or the loss
             quadratic, equal to rounding (`tabulated`); False asks the functions in every round.
 
@@ -94,12 +96,15 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms", "ta
     @compiled()
     def _feedback(self, x: PyTree, xi: PyTree) -> Feedback:
         xi = tree.cast(xi, tree.dtype(x))  # as in a run, where the point's precision is that of the data too
-        f, g = self.loss, self.constraints
-        if self.fast_logarithms:
-            f, g = rewritten(f), rewritten(g)
+        f, g = self._prepared(self.loss), self._prepared(self.constraints)
         loss, loss_grad = jax.value_and_grad(f)(x, xi)
         constraints, constraint_jac = value_and_jacobian(lambda y: g(y, xi), x)
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
+
+    def _prepared(self, function: Function) -> Function:
+        """A function as it is differentiated: its logarithms replaced, and nothing in it computed twice."""
+        debugged = any(getattr(jax.config, name) for name in ("jax_debug_nans", "jax_debug_infs"))
+        return shared(rewritten(function)) if self.fast_logarithms and not debugged else function
 
     def compact(self, xi: PyTree) -> CompactForm | None:
         """How to remember a state with samples like `xi` in fewer numbers than its tangent planes have, if at all."""
