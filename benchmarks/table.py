@@ -137,7 +137,13 @@ def reference(report):
 
 
 def cold_start(report):
-    return table(["seconds of a fresh process", ""], [(name, f"{s:.2f}") for name, s in report["rows"].items()])
+    imports = table(["processor seconds", ""], [(name, f"{s:.2f}") for name, s in report["rows"].items()])
+    rows = [
+        (name, f"{row['cold']:.2f}", row["programs"], f"{row['cached']:.2f}")
+        for name, row in report["algorithms"].items()
+    ]
+    heads = ["first result, after the import", "processor seconds", "programs compiled", "with the cache"]
+    return imports + "\n\n" + table(heads, rows)
 
 
 def gpu(report):

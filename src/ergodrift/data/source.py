@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core import check
@@ -298,14 +297,14 @@ def seed_keys(seeds: int | Sequence[int] | Array, name: str = "seeds") -> jax.Ar
             raise ValueError(f"{name} must differ from each other, got {numbers}")
     # What `jax.random.key` makes of a seed, whichever generator and offset JAX is set to.
     words = np.stack([np.zeros(len(numbers)), np.array(numbers)], axis=1).astype(np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    return jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")  # jnp.asarray would compile a program
 
 
 def path_keys(keys: jax.Array) -> jax.Array:
     """The keys that paths are drawn with."""
-    return jax.vmap(lambda key: jax.random.fold_in(key, 0))(keys)
+    return jax.vmap(lambda key: jax.random.fold_in(key, np.uint32(0)))(keys)
 
 
 def level_keys(keys: jax.Array) -> jax.Array:
     """The keys that MLMC levels are drawn with, independent of the paths."""
-    return jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+    return jax.vmap(lambda key: jax.random.fold_in(key, np.uint32(1)))(keys)

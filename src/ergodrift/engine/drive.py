@@ -15,6 +15,7 @@ from ergodrift.data.reader import StreamError
 from ergodrift.data.stream import Stream
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import Checkpoint
+from ergodrift.engine.split import ROWS, splits
 from ergodrift.types import Device, PyTree
 
 CALL_SECONDS = 0.3  # how long one call into the compiled loop should last: progress and Ctrl-C come in between
@@ -38,11 +39,13 @@ class Drive:
 
     def __init__(self, name: str, spec: loop.RunSpec, place: loop.Place, seeds: np.ndarray, total: int | None) -> None:
         self.name, self.seeds = name, seeds
-        self.devices = _devices(len(seeds))
-        self.advance = loop.advance_on(self.devices)
+        self.devices, self.axis = _devices(len(seeds)), loop.SEEDS
+        if splits(spec, place, len(everyone := _devices(0))):
+            self.devices, self.axis = everyone, ROWS
+        self.advance = loop.advance_on(self.devices, self.axis)
         self.grid = np.array(spec.grid, np.int64)
         self.thinned = len(self.grid) > 1 and np.array_equal(self.grid, spaced(len(self.grid) - 1, int(self.grid[0])))
-        self.spec, self.place = loop.spread(self.devices, spec, place)
+        self.spec, self.place = loop.spread(self.devices, spec, place, self.axis)
         self.done, self.chunk = int(place.position), 1024
         self.bar = Progress(name, total)
 
@@ -98,7 +101,7 @@ class Drive:
         self.grid = spaced(count, 2 * int(self.grid[0]))
         self._regrid()
         place = self.place._replace(records=kept, slot=jnp.int32(count // 2))
-        self.place = loop.spread(self.devices, self.spec, jax.tree.map(jnp.asarray, place))[1]
+        self.place = loop.spread(self.devices, self.spec, jax.tree.map(jnp.asarray, place), self.axis)[1]
 
     def _regrid(self) -> None:
         self.spec = self.spec._replace(grid=loop.everywhere(self.devices, jnp.asarray(self.grid, jnp.int32)))
@@ -130,9 +133,9 @@ def spaced(count: int, spacing: int) -> np.ndarray:
 
 
 def _devices(num_seeds: int) -> tuple[Device, ...]:
-    """As many devices as divide the number of seeds, or the one that the caller has chosen as default."""
+    """As many devices as divide the number of seeds (0: all), or the one that the caller has chosen as default."""
     chosen: Device | str | None = jax.config.values["jax_default_device"]
-    devices = jax.devices(chosen) if chosen is None or isinstance(chosen, str) else [chosen]
+    devices = jax.local_devices(backend=chosen) if chosen is None or isinstance(chosen, str) else [chosen]
     return tuple(devices[: max(number for number in range(1, len(devices) + 1) if num_seeds % number == 0)])
 
 

@@ -55,7 +55,7 @@ class Intake:
         num_constraints = problem.check(x0, example)
         estimator = algorithm.estimator.for_run(NEVER, None, None, None)
         method = dataclasses.replace(algorithm, estimator=estimator).bind(problem)
-        method.init(x0, num_constraints, jax.random.key(0))  # a schedule that does not fit says so
+        method.check(x0, num_constraints)
         paths = jax.tree_util.tree_leaves_with_path(example)
         self.rows = [Row.of(jax.tree_util.keystr(path), leaf, tree.dtype(x0)) for path, leaf in paths]
         size = max(sum(leaf.nbytes for _, leaf in paths), 1)

@@ -15,11 +15,13 @@ from ergodrift._core import tree, xla
 from ergodrift._core.compiled import compiled
 from ergodrift.data.sampler import BLOCK
 from ergodrift.engine.carry import Carry, Place, Record, RunSpec, Sums
+from ergodrift.engine.split import split
 from ergodrift.methods.estimator import ask
 from ergodrift.methods.method import zero_feedback
 from ergodrift.types import Device, Feedback, PyTree
 
 T = TypeVar("T", bound=PyTree)
+SEEDS = "seeds"  # an axis of devices, each with its share of them
 
 
 @compiled(static_argnums=2)
@@ -201,8 +203,9 @@ def advance(
 
 
 @functools.cache
-def advance_on(devices: tuple[Device, ...]) -> Callable[..., Place]:
-    """`advance`, compiled for the host's loop: each device takes its share of the seeds, records are not copied.
+def advance_on(devices: tuple[Device, ...], axis: str = SEEDS) -> Callable[..., Place]:
+    """`advance`, compiled for the host's loop: each device takes its share of the seeds, or of the rows of a batch
+    (`split.ROWS`); records are not copied.
 
     Its last argument is `waiting_for(limit)`.
     """
@@ -210,14 +213,15 @@ def advance_on(devices: tuple[Device, ...]) -> Callable[..., Place]:
     def function(
         spec: RunSpec, carry: Carry, records: Record, position: jax.Array, slot: jax.Array, limits: jax.Array
     ) -> Place:
+        spec = spec if axis == SEEDS else split(spec, len(devices))
         return advance(spec, carry, records, position, slot, limits.max(), platform=devices[0].platform)
 
     functools.update_wrapper(function, advance)
     if len(devices) > 1:
-        whole, share = PartitionSpec(), PartitionSpec("seeds")
+        whole, share = PartitionSpec(), PartitionSpec(SEEDS) if axis == SEEDS else PartitionSpec()
         function = jax.shard_map(
             function,
-            mesh=_mesh(devices),
+            mesh=_mesh(devices, axis),
             in_specs=(whole, share, share, whole, whole, whole),
             out_specs=Place._make([share, share, whole, whole]),
             check_vma=False,
@@ -231,11 +235,12 @@ def waiting_for(limit: int) -> np.ndarray:
     return np.full(2048, limit, np.int32)
 
 
-def spread(devices: tuple[Device, ...], spec: RunSpec, place: Place) -> tuple[RunSpec, Place]:
+def spread(devices: tuple[Device, ...], spec: RunSpec, place: Place, axis: str = SEEDS) -> tuple[RunSpec, Place]:
     """A run and its place on the devices that `advance_on` will leave them on: else it would compile twice."""
     if len(devices) == 1:
         return spec, place
-    whole, share = (NamedSharding(_mesh(devices), axes) for axes in (PartitionSpec(), PartitionSpec("seeds")))
+    own = PartitionSpec(SEEDS) if axis == SEEDS else PartitionSpec()
+    whole, share = (NamedSharding(_mesh(devices, axis), axes) for axes in (PartitionSpec(), own))
     return jax.device_put((spec, place), (whole, Place._make([share, share, whole, whole])))
 
 
@@ -247,8 +252,8 @@ def everywhere(devices: tuple[Device, ...], value: T) -> T:
     return value if first.platform == "cpu" else jax.device_put(value)
 
 
-def _mesh(devices: tuple[Device, ...]) -> Mesh:
-    return Mesh(np.array(devices), ("seeds",))
+def _mesh(devices: tuple[Device, ...], axis: str = SEEDS) -> Mesh:
+    return Mesh(np.array(devices), (axis,))
 
 
 class Fault(NamedTuple):

@@ -27,6 +27,7 @@ from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import Checkpoint, functions
 from ergodrift.engine.drive import NEVER, NonFiniteError, spaced, straight, traced
 from ergodrift.engine.feed import streamed
+from ergodrift.engine.hosts import share, together
 from ergodrift.engine.lookup import with_tables
 from ergodrift.engine.margin import Margin, Tightened, checked_margin, tightened
 from ergodrift.engine.result import Result, Setting
@@ -125,6 +126,11 @@ def run(
         common: dict[str, PyTree] = {"x0": x0, "num_samples": num_samples, "seeds": seeds, "record": record}
         common |= {"paths": paths, "levels": levels, "average": average}
         return settle(lambda given: run(algorithm, problem, source, margin=given, **common), problem, source, asked)
+    if (part := None if source.arrives else share(seeds)) is not None:
+        mine: dict[str, PyTree] = {"x0": x0, "num_samples": num_samples, "record": record, "average": average}
+        mine |= {"seeds": part.seeds, "paths": part.paths(source, paths), "levels": part.rows(levels, 2)}
+        mine |= {"margin": margin, "checkpoint": part.file(checkpoint)}
+        return together(lambda: run(algorithm, problem, source, **mine), part, paths, levels)
     weighing = Average.of(algorithm.average if average is None else average)
     if source.arrives and paths is not None:
         raise ValueError("paths cannot be replayed on a stream, whose samples come as they come: leave paths out")
@@ -152,8 +158,8 @@ def run(
     starts = path_keys(keys)
     if paths is not None:
         stream, starts = Replay(stream), source.check_paths(paths, len(keys), most)
-    spec = loop.RunSpec(target, method, stream, jnp.asarray(stops, jnp.int32), weighing)
-    method.init(x0, num_constraints, jax.random.key(0))  # a schedule that does not fit says so here, before any work
+    spec = loop.RunSpec(target, method, stream, jax.device_put(stops.astype(np.int32)), weighing)
+    method.check(x0, num_constraints)
     if given is not None and (needed := estimator.samples_for(given)) > most:
         raise ValueError(
             f"num_samples={num_samples} is too short for the rounds asked for: levels need {needed} samples"
@@ -183,7 +189,7 @@ def run(
         )
         total = jnp.asarray(whole, added.dtype)[..., None] * added[None, None]
         records = records._replace(constraint_sum=records.constraint_sum - total)
-    solution = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
+    solution = _last(records.x_mean)
     if course.done < most:  # a stream is over when it is over
         grid = course.grid
     records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
@@ -203,6 +209,11 @@ def run(
     if num_samples is not None and course.done < num_samples:
         warnings.warn(f"the stream ended after {course.done:,} of {num_samples:,} samples", stacklevel=2)
     return result
+
+
+@jax.jit
+def _last(records: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[:, -1], records)
 
 
 def _shown(problem: Problem, margin: Array | None, window: TableStream) -> TableStream:

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
 from ergodrift.geometry import Geometry, check_shape
 from ergodrift.methods.estimator import Estimator
 from ergodrift.methods.schedule import FeedbackSchedule, Schedule, StateSchedule
-from ergodrift.types import Array, Feedback, Info, Key, PyTree, Sizes, State
+from ergodrift.types import Array, Feedback, Info, Key, PyTree, Scalar, Sizes, State
 
 
 class Method(tree.Module, abc.ABC):
@@ -49,6 +50,12 @@ class Method(tree.Module, abc.ABC):
             schedule=self.schedule.init(self.geometry, x, num_constraints),
             window=self.estimator.init(zero_feedback(x, num_constraints), levels),
         )
+
+    def check(self, x0: PyTree, num_constraints: int) -> None:
+        """Raise what `init` raises where schedule or estimator do not fit, and compile next to nothing for it."""
+        ready = tree.cast(self, tree.dtype(x0))
+        ready.schedule.init(ready.geometry, x0, num_constraints)  # may look at numbers of the domain
+        jax.eval_shape(lambda: self.init(x0, num_constraints, np.ones(1, np.int32)))
 
     def step(self, state: State, feedback: Feedback) -> tuple[State, Info]:
         """Take in the feedback of one sample at `state.x`."""
@@ -184,6 +191,11 @@ def zero_feedback(x: PyTree, num_constraints: int) -> Feedback:
     return Feedback(jnp.zeros((), kind), jax.tree.map(jnp.zeros_like, x), jnp.zeros(num_constraints, kind), rows)
 
 
+@compiled()
+def _contains(geometry: Geometry, x: PyTree) -> Scalar:
+    return geometry.contains(x)  # one program, where each of its operations would be one
+
+
 def checked_point(geometry: Geometry, x0: PyTree) -> PyTree:
     """x0 as arrays, after checking that it is a point of the domain."""
     x0 = jax.tree.map(jnp.asarray, x0)
@@ -200,7 +212,7 @@ def checked_point(geometry: Geometry, x0: PyTree) -> PyTree:
     geometry = tree.cast(geometry, tree.dtype(x0))
     check_shape(geometry, x0)
     check.finite("x0", x0)
-    inside = geometry.contains(x0)
+    inside = _contains(geometry, x0)
     if not tree.is_traced(inside) and not inside:
         nearest = geometry.project(x0)
         raise ValueError(f"x0 lies outside {type(geometry).__name__}: got {x0}; the nearest point is {nearest}")
