@@ -120,7 +120,7 @@ def test_a_batch_is_split_over_devices_for_one_seed():
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         ends.append(json.loads(done.stdout))
-    assert [seen[0] for seen, _ in ends] == [[1, "seeds"], [3, "rows"]]
+    assert [seen[0] for seen, _ in ends] == [[1, []], [3, ["rows"]]]
     for one, other in zip(ends[0][1], ends[1][1], strict=True):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)

@@ -39,13 +39,13 @@ class Drive:
 
     def __init__(self, name: str, spec: loop.RunSpec, place: loop.Place, seeds: np.ndarray, total: int | None) -> None:
         self.name, self.seeds = name, seeds
-        self.devices, self.axis = _devices(len(seeds)), loop.SEEDS
+        self.devices, self.axis = _devices(len(seeds)), ()  # seeds are spread
         if splits(spec, place, len(everyone := _devices(0))):
-            self.devices, self.axis = everyone, ROWS
-        self.advance = loop.advance_on(self.devices, self.axis)
+            self.devices, self.axis = everyone, (ROWS,)
+        self.advance = loop.advance_on(self.devices, *self.axis)
         self.grid = np.array(spec.grid, np.int64)
         self.thinned = len(self.grid) > 1 and np.array_equal(self.grid, spaced(len(self.grid) - 1, int(self.grid[0])))
-        self.spec, self.place = loop.spread(self.devices, spec, place, self.axis)
+        self.spec, self.place = loop.spread(self.devices, spec, place, *self.axis)
         self.done, self.chunk = int(place.position), 1024
         self.bar = Progress(name, total)
 
@@ -101,7 +101,7 @@ class Drive:
         self.grid = spaced(count, 2 * int(self.grid[0]))
         self._regrid()
         place = self.place._replace(records=kept, slot=jnp.int32(count // 2))
-        self.place = loop.spread(self.devices, self.spec, jax.tree.map(jnp.asarray, place), self.axis)[1]
+        self.place = loop.spread(self.devices, self.spec, jax.tree.map(jnp.asarray, place), *self.axis)[1]
 
     def _regrid(self) -> None:
         self.spec = self.spec._replace(grid=loop.everywhere(self.devices, jnp.asarray(self.grid, jnp.int32)))
