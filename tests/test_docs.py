@@ -69,3 +69,13 @@ def test_lines_wrap_at_100(page):
         if len(line) > 100 and not line.lstrip().startswith("|") and "](" not in line
     ]
     assert not wide
+
+
+def test_choose_says_what_the_benchmark_found():
+    """The page of advice repeats three counts of the page of results."""
+    found = [" ".join((ROOT / "docs" / page).read_text().split()) for page in ("laboratory/peers.md", "choose.md")]
+    counts = r"at most 1\.5 times the gap of the best competitor.*?on (\d+ of \d+).*?at most 3 times on (\d+)\."
+    defaults = r"below the default setting of every peer on (\d+ of \d+)"
+    for pattern in (counts, defaults):
+        results, advice = (re.search(pattern, text) for text in found)
+        assert results.groups() == advice.groups()
