@@ -19,11 +19,11 @@ PACKAGE = ROOT / "src" / "ergodrift"
 # The rooms, from the ground up.
 ORDER = [
     "types", "_core", "datasets", "geometry", "problem", "data", "trust", "methods", "advice", "solve", "theory",
-    "engine", "metrics", "sklearn", "optax", "torch", "distributed", "problems", "experiments", "peers", "tables",
-    "report", "cli",
+    "engine", "metrics", "sklearn", "optax", "torch", "skfolio", "distributed", "problems", "experiments", "peers",
+    "tables", "report", "cli",
 ]  # fmt: skip
 # Faces towards packages that are extras: what each may import at its top level. The core enters none of them.
-FACES = {"sklearn": {"sklearn", "pandas"}, "optax": {"optax"}, "torch": {"torch"}}
+FACES = {"sklearn": {"sklearn", "pandas"}, "optax": {"optax"}, "torch": {"torch"}, "skfolio": {"skfolio", "sklearn"}}
 CORE = ORDER[: ORDER.index("sklearn")]
 
 

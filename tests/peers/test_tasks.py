@@ -7,8 +7,10 @@ import pytest
 import ergodrift as ed
 from ergodrift.data.expectation import expectations
 from ergodrift.data.tables import TableSource
-from ergodrift.peers.tasks import TASKS, queue, scores
+from ergodrift.peers.tasks import TASKS
 from ergodrift.peers.tasks.solvers import linear_program, slsqp
+from ergodrift.problems import scores
+from ergodrift.problems.scheduling import Skies
 
 BUILT = {}
 
@@ -129,7 +131,7 @@ def test_the_later_part_has_no_row_of_the_training_part():
 
 def test_the_law_of_the_queue_is_what_is_simulated():
     """Means along a long path are those of the law, within five standard errors."""
-    source = queue.Skies()
+    source = Skies()
     law = source.loss_law
     assert law.weights.sum() == pytest.approx(1)
     path = jax.tree.map(np.asarray, source.paths([3], 60_000))

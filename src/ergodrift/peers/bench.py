@@ -34,7 +34,7 @@ SCHEMA = "ergodrift peers v1"
 RIVALS: tuple[Rival, ...] = (*OURS, *RESEARCH, *BASELINES, *LIBRARIES, *CLASSIFIERS)
 PACKAGES = ("cooper-optim", "cvxpy", "fairlearn", "humancompatible-train", "scikit-learn", "torch")
 QUICK = ("compas", "adult", "paper-default")  # tasks of --quick, where none are named
-SHARED = ("_core", "data", "datasets", "geometry", "problem", "trust", *(f"peers/{name}" for name in (
+SHARED = ("_core", "data", "datasets", "geometry", "problem", "problems", "trust", *(f"peers/{name}" for name in (
     "baselines", "descent", "measure", "rival", "rules", "task", "tasks/scores", "tasks/solvers",
 )))  # fmt: skip  # parts of the package that every result depends on
 

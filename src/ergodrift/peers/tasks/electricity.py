@@ -14,12 +14,10 @@ from ergodrift.geometry import Box
 from ergodrift.peers.task import Optimum, Task
 from ergodrift.peers.tasks.solvers import convex_program
 from ergodrift.problem import Problem
+from ergodrift.problems.electricity import BOUNDS, DAY, EVENING, harmonics, reserve_columns, reserved, shortfalls
 from ergodrift.types import PyTree
 
-DAY, WEEK = 96, 672  # quarters of an hour
-EVENING = (17, 22)  # hours between which power must not be short
 SHORT, SHORT_EVENING = 1.0, 1.0  # kW, mean shortfalls
-BOUNDS = np.array([100.0] * 5 + [2.0] * 2)  # of the parts of a rule: in kW or euros, and per kW or euro before
 MISSED = 0.5  # euros per MWh that prices may be below and above the interval, on average
 ENDS = np.array(["2020-01-01T00", "2021-01-01T00"], dtype="datetime64[h]")  # of the two parts
 QUICK = 2880
@@ -27,24 +25,10 @@ QUICK = 2880
 
 def capacity(quick: bool = False) -> Task:
     """How much power to reserve a day ahead for 25 households, so that little is short, least of all in the evening."""
-    data = household_loads()
-    load = data[[name for name in data if name != "quarter"]].sum(axis=1)
-    quarter = data["quarter"][WEEK:]
-    evening = (quarter % DAY >= 4 * EVENING[0]) & (quarter % DAY < 4 * EVENING[1])
-    columns = {
-        "load": load[WEEK:],
-        "a": np.column_stack([_harmonics(2 * np.pi * quarter / DAY), load[WEEK - DAY : -DAY], load[:-WEEK]]),
-        "evening": evening / evening.mean(),
-    }
-    cut, end = (QUICK, QUICK + DAY * 7) if quick else (len(quarter) * 3 // 4, len(quarter))
+    data, columns = household_loads(), reserve_columns()
+    count = len(columns["load"])
+    cut, end = (QUICK, QUICK + DAY * 7) if quick else (count * 3 // 4, count)
     train, later = ({name: c[part] for name, c in columns.items()} for part in (slice(cut), slice(cut, end)))
-
-    def reserved(x: PyTree, xi: PyTree) -> jax.Array:
-        return x @ xi["a"]
-
-    def constraints(x: PyTree, xi: PyTree) -> jax.Array:
-        short = jnp.maximum(xi["load"] - reserved(x, xi), 0)
-        return jnp.stack([short - SHORT, xi["evening"] * short - SHORT_EVENING])
 
     return Task(
         "capacity",
@@ -53,12 +37,12 @@ def capacity(quick: bool = False) -> Task:
         f"and of a week before, while the mean shortfall is at most {SHORT:g} kW, and at most {SHORT_EVENING:g} kW "
         f"from {EVENING[0]}:00 to {EVENING[1]}:00. A quarter of an hour a sample, three quarters of a year.",
         data.source,
-        Problem(reserved, constraints, Box(-BOUNDS, BOUNDS)),
+        Problem(reserved, shortfalls(SHORT, SHORT_EVENING), Box(-BOUNDS, BOUNDS)),
         SeriesSource(train),
         np.zeros(len(BOUNDS)),
         cut,
         SeriesSource(later),
-        lambda: _capacity_optimum(train),
+        lambda: capacity_optimum(train),
         "time",
     )
 
@@ -68,7 +52,7 @@ def interval(quick: bool = False) -> Task:
     data = dutch_prices()
     time, price = data["time"][168:], data["price"]
     hour = time.astype(int) % 24
-    features = np.column_stack([_harmonics(2 * np.pi * hour / 24), price[168 - 24 : -24], price[:-168]])
+    features = np.column_stack([harmonics(2 * np.pi * hour / 24), price[168 - 24 : -24], price[:-168]])
     cut, end = (QUICK, QUICK + 24 * 28) if quick else np.searchsorted(time, ENDS).tolist()
     columns = {"price": price[168:], "a": features}
     train, later = ({name: c[part] for name, c in columns.items()} for part in (slice(cut), slice(cut, end)))
@@ -97,13 +81,8 @@ def interval(quick: bool = False) -> Task:
     )
 
 
-def _harmonics(angle: np.ndarray) -> np.ndarray:
-    """(n, 5): 1, and sine and cosine of the angle and of its double."""
-    waves = [wave(k * angle) for k in (1, 2) for wave in (np.sin, np.cos)]
-    return np.column_stack([np.ones(len(angle)), *waves])
-
-
-def _capacity_optimum(data: dict[str, np.ndarray]) -> Optimum:
+def capacity_optimum(data: dict[str, np.ndarray]) -> Optimum:
+    """By Clarabel."""
     weights = np.stack([np.ones(len(data["load"])), data["evening"]])
     return _least_cover(data["a"], data["load"], weights, np.array([SHORT, SHORT_EVENING]))
 

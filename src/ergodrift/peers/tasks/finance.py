@@ -15,9 +15,10 @@ from ergodrift.geometry import Ball, Box, Product, Simplex
 from ergodrift.peers.task import Optimum, Task
 from ergodrift.peers.tasks.solvers import convex_program, linear_program
 from ergodrift.problem import Problem
+from ergodrift.problems.portfolio import LEVEL, WORST, daily_returns, shortfall
 from ergodrift.types import PyTree
 
-LEVEL, BUDGET, WORST = 0.95, 0.03, 0.2  # of the CVaR, its budget, and a loss of a day that bounds the value at risk
+BUDGET = 0.03  # of the CVaR
 CALM = 5.7e-5  # the largest half mean square of a day's return, as a fraction; that of the index is 6.4e-5
 LEVERAGE = 3.0  # the largest Frobenius norm of the hedges
 GROUPS = {  # of shares, whose hedging errors have budgets, in per cent squared a day
@@ -35,9 +36,6 @@ def cvar(quick: bool = False) -> Task:
     def loss(x: PyTree, xi: PyTree) -> jax.Array:
         return -(x["w"] @ xi)
 
-    def constraints(x: PyTree, xi: PyTree) -> jax.Array:
-        return x["v"] + jnp.maximum(-(x["w"] @ xi) - x["v"], 0) / (1 - LEVEL) - BUDGET
-
     return Task(
         "cvar",
         "S&P 500 portfolio, CVaR budget",
@@ -46,7 +44,7 @@ def cvar(quick: bool = False) -> Task:
         f"{BUDGET}. "
         "One day a sample, four fifths of 1990 to 2022.",
         data.source,
-        Problem(loss, constraints, Product({"w": Simplex(), "v": Box(0.0, WORST)})),
+        Problem(loss, shortfall(BUDGET), Product({"w": Simplex(), "v": Box(0.0, WORST)})),
         SeriesSource(train),
         {"w": np.full(shares, 1 / shares), "v": np.zeros(1)},
         len(train),
@@ -125,8 +123,7 @@ def hedge(quick: bool = False) -> Task:
 
 def _returns(data: Dataset, quick: bool, held_out: bool = True) -> tuple[Dataset, np.ndarray, np.ndarray]:
     """The data, the returns of four fifths of the days, or of all, and those of the others, as fractions."""
-    prices = data[[name for name in data if name != "date"]]
-    returns = prices[1:] / prices[:-1] - 1
+    returns = daily_returns(data)
     if quick:
         returns = returns[-QUICK:]
     cut = len(returns) * 4 // 5 if held_out else len(returns)

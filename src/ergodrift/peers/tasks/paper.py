@@ -8,8 +8,8 @@ from ergodrift.data.chain import MarkovChain
 from ergodrift.data.tables import MarkovSource
 from ergodrift.experiments.config import configure
 from ergodrift.peers.task import Table, Task
-from ergodrift.peers.tasks import scores
-from ergodrift.problems import fairness, synthetic
+from ergodrift.peers.tasks.scores import optimum
+from ergodrift.problems import fairness, scores, synthetic
 
 TITLES = {
     "default": "The paper's design",
@@ -38,7 +38,7 @@ def design(name: str, quick: bool = False) -> Task:
         np.asarray(config.x0),
         3000 if quick else 50_000,
         None,
-        lambda: scores.optimum(table, config.limit, config.radius),
+        lambda: optimum(table, config.limit, config.radius),
         "drawn",
         Table(table.X, table.y, rows.z > 0, "demographic_parity", config.limit),
     )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ergodrift.data.series import SeriesSource
-from ergodrift.datasets import Dataset, adult, compas
+from ergodrift.datasets import Dataset, adult
 from ergodrift.geometry import Ball
 from ergodrift.peers.task import Optimum, Table, Task
-from ergodrift.peers.tasks import scores
+from ergodrift.peers.tasks.scores import optimum
 from ergodrift.peers.tasks.solvers import slsqp
 from ergodrift.problem import Problem
-from ergodrift.types import PyTree
+from ergodrift.problems import scores
+from ergodrift.problems.detection import compas_parts, compas_rows, false_alarm, miss, series
 
 RADIUS = 5.0
 PARITY = 0.1  # the largest difference of mean scores
@@ -25,10 +24,10 @@ KINDS = ["workclass", "marital_status", "occupation", "relationship", "race"]
 
 def compas_parity(quick: bool = False) -> Task:
     """COMPAS, row by row in the order of screening, with parity between African-American people and others."""
-    data, train, later = _compas_parts(quick)
+    data, train, later = compas_parts(quick)
     group = data["race"] == "African-American"
     model = scores.model_of(RADIUS)
-    parts = [scores.Scores(*_compas_rows(data, rows, train), scores.between(group[rows])) for rows in (train, later)]
+    parts = [scores.Scores(*compas_rows(data, rows, train), scores.between(group[rows])) for rows in (train, later)]
     tables = [
         Table(p.X, p.y, group[r], "demographic_parity", PARITY) for p, r in zip(parts, (train, later), strict=True)
     ]
@@ -44,7 +43,7 @@ def compas_parity(quick: bool = False) -> Task:
         np.zeros(parts[0].X.shape[1]),
         len(train),
         series[1],
-        lambda: scores.optimum(parts[0], PARITY, RADIUS),
+        lambda: optimum(parts[0], PARITY, RADIUS),
         "time",
         tables[0]._replace(later=tables[1]),
     )
@@ -52,18 +51,8 @@ def compas_parity(quick: bool = False) -> Task:
 
 def neyman_pearson(quick: bool = False) -> Task:
     """A Neyman-Pearson classifier on COMPAS: the fewest misses while false alarms keep a limit, both as surrogates."""
-    data, train, later = _compas_parts(quick)
-    parts = [_compas_rows(data, rows, train) for rows in (train, later)]
-
-    def series(X: np.ndarray, y: np.ndarray) -> SeriesSource:
-        share = (y > 0).mean()
-        return SeriesSource({"a": X, "miss": (y > 0) / share, "alarm": (y < 0) / (1 - share)})
-
-    def loss(x: PyTree, xi: PyTree) -> jax.Array:
-        return xi["miss"] * jax.nn.softplus(-(xi["a"] @ x))
-
-    def constraints(x: PyTree, xi: PyTree) -> jax.Array:
-        return jnp.stack([xi["alarm"] * jax.nn.softplus(xi["a"] @ x) - FALSE_ALARMS])
+    data, train, later = compas_parts(quick)
+    parts = [compas_rows(data, rows, train) for rows in (train, later)]
 
     tables = [Table(*part, part[1] > 0, "false_positive_rate", FALSE_ALARMS) for part in parts]
     return Task(
@@ -72,12 +61,12 @@ def neyman_pearson(quick: bool = False) -> Task:
         "The mean of log(1 + exp(-score)) over people who are charged again, while that of log(1 + exp(score)) over "
         f"the others is at most {FALSE_ALARMS}. One person a sample, by date of screening.",
         data.source,
-        Problem(loss, constraints, Ball(RADIUS)),
+        Problem(miss, false_alarm(FALSE_ALARMS), Ball(RADIUS)),
         series(*parts[0]),
         np.zeros(parts[0][0].shape[1]),
         len(train),
         series(*parts[1]),
-        lambda: _neyman_optimum(*parts[0]),
+        lambda: neyman_optimum(*parts[0], FALSE_ALARMS),
         "time",
         tables[0]._replace(later=tables[1]),
     )
@@ -107,32 +96,10 @@ def adult_parity(quick: bool = False) -> Task:
         np.zeros(parts[0].X.shape[1]),
         series[0].length,
         series[1],
-        lambda: scores.optimum(parts[0].cut(slice(count)), PARITY, RADIUS),
+        lambda: optimum(parts[0].cut(slice(count)), PARITY, RADIUS),
         "any",
         tables[0]._replace(later=tables[1]),
     )
-
-
-def _compas_parts(quick: bool) -> tuple[Dataset, np.ndarray, np.ndarray]:
-    """The table, the rows of the first four fifths and those of the last fifth."""
-    data = compas()
-    if quick:
-        data = data.rows(np.arange(2000))
-    cut = len(data) * 4 // 5
-    return data, np.arange(cut), np.arange(cut, len(data))
-
-
-def _compas_rows(data: Dataset, rows: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels. Age and priors are in standard deviations of the training part."""
-    numbers = data[["age", "priors_count"]]
-    columns = [
-        np.ones(len(rows)),
-        *scores.z_scores(numbers[rows], numbers[train]).T,
-        data["sex"][rows] == "Male",
-        data["c_charge_degree"][rows] == "F",
-        data["juv_fel_count"][rows] > 0,
-    ]
-    return np.column_stack(columns).astype(float), np.where(data["two_year_recid"][rows] == 1, 1.0, -1.0)
 
 
 def _adult_rows(data: Dataset, train: Dataset) -> scores.Scores:
@@ -143,7 +110,8 @@ def _adult_rows(data: Dataset, train: Dataset) -> scores.Scores:
     return scores.Scores(X, np.where(data["income"] == ">50K", 1.0, -1.0), scores.between(data["sex"] == "Male"))
 
 
-def _neyman_optimum(X: np.ndarray, y: np.ndarray) -> Optimum:
+def neyman_optimum(X: np.ndarray, y: np.ndarray, limit: float) -> Optimum:
+    """In NumPy, by SLSQP."""
     charged, others = X[y > 0], X[y < 0]
 
     def mean(rows: np.ndarray, sign: float, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -153,6 +121,6 @@ def _neyman_optimum(X: np.ndarray, y: np.ndarray) -> Optimum:
 
     def constraints(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, jac = mean(others, -1.0, x)
-        return values - FALSE_ALARMS, jac
+        return values - limit, jac
 
     return slsqp(lambda x: mean(charged, 1.0, x), constraints, np.zeros(X.shape[1]), RADIUS)
