@@ -139,6 +139,14 @@ def test_wrong_arguments_are_named_before_any_process_starts(tmp_path):
     refused(ValueError, r"agents: two of them have the name 'a'", agents=agents(name="a"))
     refused(ValueError, r"num_samples=10 must be a multiple of local_rounds=3", local_rounds=3)
     refused(ValueError, r"local_rounds must be between 1", local_rounds=0)
+    shown = {
+        "algorithm": ed.rdpp(),
+        "local_rounds": 2,
+        "agents": [*agents(2), *agents(1, name="c", privacy=dd.Privacy(1.0))],
+    }
+    refused(
+        ValueError, r"local_rounds > 1 with RDPP.* sends the last answers of all .*, and c asks for privacy", **shown
+    )
     refused(ValueError, r"quorum must be between 1 and 3, got 4", quorum=4)
     refused(ValueError, r"patience must be > 0", patience=0)
     refused(ValueError, r"combine must be 'mean' or None", combine="median")

@@ -12,6 +12,7 @@ from ergodrift._core import check
 from ergodrift.distributed import masks
 from ergodrift.distributed.masks import ASK, OPEN, Round
 from ergodrift.distributed.network import QuorumError
+from ergodrift.distributed.replies import Ready
 from ergodrift.distributed.robust import AGGREGATES, aggregated
 from ergodrift.distributed.roster import Roster
 from ergodrift.distributed.wire import Layout
@@ -206,6 +207,11 @@ class GroupRoster:
         """The groups that have too few members for good."""
         left = {group: [a for a in own if a not in self.roster.reasons] for group, own in enumerate(self.members)}
         return {group: "too few members are left" for group, own in left.items() if len(own) < self.fewest}
+
+    @property
+    def ready(self) -> dict[int, Ready]:
+        """What each agent said when it was ready."""
+        return self.roster.ready
 
     @property
     def absences(self) -> dict[str, str]:

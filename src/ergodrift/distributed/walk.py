@@ -22,7 +22,7 @@ from ergodrift.data.source import path_keys, seed_keys
 from ergodrift.data.stream import TableStream
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
-from ergodrift.distributed.gathering import Gathered, gather
+from ergodrift.distributed.gathering import gather
 from ergodrift.distributed.groups import DEFAULT_BOUND, SECURE, GroupRoster, MaskedRoster, checked_groups
 from ergodrift.distributed.network import Network, agent_list, agent_names
 from ergodrift.distributed.outcome import Walk
@@ -164,6 +164,10 @@ def walk(
     if nodes != chain.num_states:
         what = "agents; one at each node" if members is None else "groups; one at each node"
         raise ValueError(f"graph has {chain.num_states} nodes, but there are {nodes} {what}")
+    if local_rounds > 1 and isinstance(algorithm.estimator, Memory):
+        everybody = agents.agents if isinstance(agents, Network) else agents
+        named = zip(agent_names(everybody), everybody, strict=True)
+        _check_memory(algorithm.name, [name for name, one in named if one.privacy])
     secure = aggregate == SECURE
     if bounds is not None and bounds != "auto":
         checked_bounds(bounds)  # type: ignore[arg-type]
@@ -252,7 +256,7 @@ def walk(
         rate=hops.rate,
         restarts=np.array(roster.restarts),
         late=roster.late,
-        epsilon=_epsilon(came, network.names, roster.asked, members),
+        epsilon=_epsilon(network, roster.ready, roster.asked, members),
         components=hops.components,
         chain=chain,
     )
@@ -312,11 +316,18 @@ def _check_memory(algorithm: str, private: list[str]) -> None:
 
 
 def _epsilon(
-    came: Gathered, names: Sequence[str], asked: Sequence[int], members: list[list[int]] | None
+    network: Network, ready: dict[int, Ready], asked: Sequence[int], members: list[list[int]] | None
 ) -> dict[str, float]:
     """What the answers of those with noise have cost; in a group each member is asked what the group is asked."""
     counts = dict(enumerate(asked))
     for group, own in enumerate(members or ()):
         counts |= dict.fromkeys(own, asked[group] // len(own))
-    said = {agent: Privacy(*ready.privacy) for agent, ready in came.ready.items() if ready.privacy}
-    return {names[agent]: one.epsilon(counts[agent]) for agent, one in sorted(said.items()) if one.noise > 0}
+    costs: dict[str, float] = {}
+    for agent, (name, own) in enumerate(zip(network.names, network.agents, strict=True)):
+        privacy = own.privacy
+        if agent in ready:  # its own word counts: the owner of its machine may want more than the hub has said
+            told = ready[agent].privacy
+            privacy = Privacy(*told) if told else None
+        if privacy is not None and privacy.noise > 0:
+            costs[name] = privacy.epsilon(counts[agent])
+    return costs
