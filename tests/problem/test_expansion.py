@@ -15,7 +15,7 @@ from ergodrift.engine.carry import RunSpec
 from ergodrift.engine.lookup import with_tables
 from ergodrift.problem import Known, expansion, tabulated
 
-STATES, ROWS = 3, 60
+STATES, ROWS = 3, 200
 RNG = np.random.default_rng(5)
 TABLE = {
     "a": RNG.normal(size=(STATES, ROWS, 3)),

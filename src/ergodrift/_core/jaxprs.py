@@ -157,9 +157,14 @@ def _needed(jaxpr: Jaxpr, wanted: np.ndarray) -> set[Var]:
 PICKED = {"slice", "gather", "dynamic_slice"}  # what they leave is not touched
 
 
-def work(jaxpr: Jaxpr) -> int:
-    """About how many numbers a jaxpr computes with: for each equation its largest array, for a product its terms."""
-    return sum(_work(equation) for equation in jaxpr.eqns)
+def work(jaxpr: Jaxpr, wanted: np.ndarray | None = None) -> int:
+    """About how many numbers a jaxpr computes with: for each equation its largest array, for a product its terms.
+
+    Where only some entries of its output are wanted, with what these need.
+    """
+    needed = None if wanted is None else _needed(jaxpr, wanted)
+    counted = (one for one in jaxpr.eqns if needed is None or needed.intersection(one.outvars))
+    return sum(_work(equation) for equation in counted)
 
 
 def _work(equation: JaxprEqn) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import scipy
 from jax.flatten_util import ravel_pytree
 
 from ergodrift._core import check, tree

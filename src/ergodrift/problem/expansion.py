@@ -22,6 +22,7 @@ from ergodrift.problem.problem import Problem, value_and_jacobian
 from ergodrift.types import Feedback, PyTree
 
 GAIN = 2  # how many times fewer numbers a round must read
+LEAST = 256  # numbers that a round must be spared: what computes with less is no faster looked up
 VISITS = 4  # how often the states must come back, on average
 SPARE = 2**24  # bytes that tables may take in any case; beyond, no more than the data
 
@@ -109,7 +110,7 @@ def tabulated(problem: Problem, table: Table, num_states: int, x0: PyTree, num_s
     Where nothing is to be gained, the problem as it is, and None. A function is tabulated if
 
     - it is shown to be affine in x, or for the loss quadratic; of the constraints each is looked at on its own;
-    - its numbers per state are at most 1 / `GAIN` of those that evaluating it computes with;
+    - a round is spared computing with at least `LEAST` numbers, and with `GAIN` times as many as it looks up;
     - all states come `VISITS` times or more on average, num_samples >= 4 S;
     - the tables take no more memory than `SPARE` bytes, or the data themselves where these are larger.
     """
@@ -144,8 +145,8 @@ def _promising(problem: Problem, table: Table, x0: PyTree) -> tuple[bool, tuple[
         return False, (), 0  # what is printed, or called back, happens every round
     each, of_loss = degrees(g, inputs)[0] <= 1, 1 + dim + dim * dim
     of_constraints = int(each.sum()) * (1 + dim)
-    quadratic = int(degrees(f, inputs)[0]) <= 2 and GAIN * of_loss <= work(f.jaxpr)
-    worth = GAIN * of_constraints <= work(g.jaxpr)
+    quadratic = int(degrees(f, inputs)[0]) <= 2 and max(GAIN * of_loss, LEAST) <= work(f.jaxpr)
+    worth = max(GAIN * of_constraints, LEAST) <= work(g.jaxpr) - work(g.jaxpr, ~each)
     affine = tuple(bool(one) and worth for one in each)
     return quadratic, affine, quadratic * of_loss + worth * of_constraints
 
