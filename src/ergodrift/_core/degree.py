@@ -79,8 +79,8 @@ def _of_equation(equation: JaxprEqn, given: list[Degree]) -> list[Degree]:
     if name in CALLS:
         inner: PyTree = params.get("jaxpr", params.get("call_jaxpr"))
         return _through(getattr(inner, "jaxpr", inner), given)
-    if name == "scan":
-        return _of_scan(params, given)
+    if name == "scan" and (counts := _counts(params)) is not None:
+        return _of_scan(params["jaxpr"].jaxpr, *counts, given)
     if name == "cond" and not given[0].any():  # its branches differ, but by nothing that depends on x
         branches = [_through(branch.jaxpr, given[1:]) for branch in params["branches"]]
         return [np.array(_largest(found)) for found in zip(*branches, strict=True)]
@@ -152,9 +152,19 @@ def _moved(equation: JaxprEqn, degree: Degree) -> Degree:
     return degree.reshape(shape)
 
 
-def _of_scan(params: dict[str, PyTree], given: list[Degree]) -> list[Degree]:
+def _counts(params: dict[str, PyTree]) -> tuple[int, int] | None:
+    """How many values a loop is given that stay, and how many it carries; None where this JAX does not say so."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    try:
+        fixed, carried, _ = params["ft_in"].unpack()  # since JAX 0.12
+        return len(fixed), len(carried)
+    except (KeyError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def _of_scan(body: Jaxpr, fixed: int, carried: int, given: list[Degree]) -> list[Degree]:
     """What a loop carries has, from turn to turn, a degree that grows until it stays; so it does after `MORE` turns."""
-    body, fixed, carried = params["jaxpr"].jaxpr, params["num_consts"], params["num_carry"]
     uniform = [np.array(_largest([degree])) for degree in given]
     while True:
         found = [np.array(_largest([degree])) for degree in _through(body, uniform)]
