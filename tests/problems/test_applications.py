@@ -126,7 +126,7 @@ def test_worst_regime():
 
 @pytest.mark.slow
 def test_completion():
-    days, bias, radius = 30, 0.02, 1.5
+    days, bias, radius = 30, 0.02, 2.0
     _, cells = delay_cells()
     until = np.searchsorted(cells["date"], np.datetime64("2013-01-01") + days) // 16 * 16
     row, column, delay, airport = (cells[name][:until] for name in ("row", "column", "delay", "airport"))

@@ -1,4 +1,4 @@
-"""Matrix completion from a stream: how late a carrier is at an hour at which it hardly flies."""
+"""Matrix completion from a stream of single cells: how late which carrier is at which hour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINUTES, LATEST = 30.0, 180.0  # of a unit of delay, and a delay that counts no 
 BATCH = 16  # flights in a sample, next to each other in time
 FIRST, HOURS, BAND = 5, 20, 5  # departures from 5:00 on, in bands of five hours
 BIAS = 0.02  # units by which the forecast for an airport may be off in the mean
-CARRIERS = np.array(["AS", "B6", "DL", "EV", "F9", "HA"])  # three that fly all day, and three that do not
+CARRIERS = 6  # those with most flights
 AIRPORTS = ("EWR", "JFK", "LGA")
 
 
@@ -26,10 +26,12 @@ def delay_cells() -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The carriers, and for each flight in the order of time its cell, its delay and its airport."""
     data = flights()
     kept = ~np.isnan(data["arr_delay"])
-    kept &= np.isin(data["carrier"], CARRIERS)
-    row = np.searchsorted(CARRIERS, data["carrier"][kept])
+    names, counts = np.unique(data["carrier"], return_counts=True)
+    carriers = np.sort(names[np.argsort(-counts)[:CARRIERS]])
+    kept &= np.isin(data["carrier"], carriers)
+    row = np.searchsorted(carriers, data["carrier"][kept])
     band = np.clip((data["minutes"][kept] // 60 - FIRST) // BAND, 0, HOURS // BAND - 1)
-    return CARRIERS, {
+    return carriers, {
         "row": row.astype(np.int32),
         "column": band.astype(np.int32),
         "delay": np.clip(data["arr_delay"][kept], -LATEST, LATEST) / MINUTES,
@@ -38,13 +40,13 @@ def delay_cells() -> tuple[np.ndarray, dict[str, np.ndarray]]:
     }
 
 
-def completion(*, radius: float = 1.5, bias: float = BIAS, days: int = 273) -> Application[Problem, SeriesSource]:
-    """Delays of carriers by hour as a matrix of low rank, filled in from flights in the order in which they left.
+def completion(*, radius: float = 2.0, bias: float = BIAS, days: int = 273) -> Application[Problem, SeriesSource]:
+    """Delays of carriers by hour as a matrix of low rank, cell by cell from flights in the order in which they left.
 
     Minimise E[(X[carrier, hour] - delay)^2] / 2 over matrices whose singular values sum to at most `radius`, subject to
     |E[X[carrier, hour] - delay | airport]| <= bias for the three airports: what is forecast for an airport is right in
-    the mean, although X does not know airports. Six carriers by four bands of five hours; some cells hold few flights
-    or none, and the low rank fills them (Candès and Recht 2009).
+    the mean, although X does not know airports (Candès and Recht 2009 for the domain). The six carriers with most
+    flights by four bands of five hours.
 
     Args:
         radius: of the nuclear ball, in half hours.
