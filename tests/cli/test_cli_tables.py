@@ -218,6 +218,17 @@ def test_three_classes_are_named_in_the_certificate(folder, capsys):
     assert Model.load(folder / "town").coef.shape == (3, 1)
 
 
+@pytest.mark.slow
+def test_a_group_that_only_the_last_rows_show_is_no_failure(folder, capsys, tmp_path):
+    table = people()
+    late = np.where(np.argsort(np.argsort(table["day"].to_numpy())) < 1000, "f", table["sex"].to_numpy())
+    path = as_csv(table.set_column(1, "sex", pa.array(late.astype(str))), tmp_path / "late.csv")
+    code, said, _ = run(capsys, "fit", path, *FIT, "--out", tmp_path / "out")
+    assert code == 0
+    assert json.loads((tmp_path / "out" / "certificate.json").read_text())["tradeoff"] is None
+    assert "rate: " in said
+
+
 # What they refuse
 
 
@@ -284,6 +295,8 @@ def test_tables_that_cannot_be_learned_from(tmp_path, capsys, text, said):
         (["--check"], "--check has nothing to check"),
         (["--confidence", "95"], "--confidence must be between 0.5 and 1"),
         (["--prediction", "town"], "they have no value in common"),
+        (["--prediction", "town", "--threshold", "0"], "--prediction 'town' holds 'Ulm', "),
+        (["--target", "pay", "--prediction", "skill", "--threshold", "0"], "--threshold is for a target with two"),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )

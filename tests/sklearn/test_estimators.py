@@ -240,6 +240,40 @@ def test_a_limit_that_so_few_rows_cannot_show_is_said_to_be_open():
     assert any("could not be certified" in note for note in model.certificate_.notes)
 
 
+def test_false_alarms_and_budgets_cost_no_more_than_the_best_threshold_and_scale():
+    """With one feature the true optimum is found by trying every threshold and many scales."""
+    rng = np.random.default_rng(0)
+    x, costs = rng.normal(size=800), rng.lognormal(sigma=2.0, size=800)
+    y = x + rng.logistic(size=800) > 0
+    sign = np.where(y, 1.0, -1.0)
+    cuts = np.sort(x) + 1e-9
+    scales = np.geomspace(0.01, 4, 40)
+    losses = np.logaddexp(0, -sign * scales[:, None, None] * (x - cuts[:, None])).mean(-1).min(0)
+    said = x > cuts[:, None]
+    for values, limit, asked in (
+        (said[:, ~y].mean(1), 0.02, FalsePositiveRateBelow(0.02)),
+        ((said * costs).mean(1), 0.2, MeanBelow(lambda X, y: costs, 0.2)),
+    ):
+        model = ConstrainedClassifier(constraints=asked, validation_fraction=0, random_state=0).fit(x[:, None], y)
+        score = model.decision_function(x[:, None])
+        best = losses[values <= limit].min()
+        assert np.logaddexp(0, -sign * score).mean() <= 1.01 * best
+        kept = (score > 0)[~y].mean() if isinstance(asked, FalsePositiveRateBelow) else ((score > 0) * costs).mean()
+        assert kept <= limit
+
+
+def test_a_group_that_the_last_rows_hardly_show_is_named_as_what_is_open():
+    X, y, group = people(n=600)
+    group = np.where(np.arange(600) == 599, "rare", group)
+    model = ConstrainedClassifier(constraints=DemographicParity(0.9), random_state=0).fit(
+        X, y, sensitive_features=group
+    )
+    (note,) = (note for note in model.certificate_.notes if "could not be certified" in note)
+    assert "too few rows say anything about rate: " in note
+    assert "rare" in note
+    assert "may be -" not in note
+
+
 def test_weights_count_rows_as_often_as_they_say():
     X, y, _ = people(n=60)
     weights = np.random.default_rng(0).integers(0, 4, size=60)

@@ -154,6 +154,21 @@ def test_kinds_are_guessed_from_all_rows_and_said(tmp_path):
     assert asked.names == ["day (days)", "row"]
 
 
+def test_numbers_with_a_stray_cell_are_told_from_names(tmp_path):
+    lines = [
+        f"{'oops' if i == 70 else i / 7},{'80+' if i % 5 == 0 else i % 5},{'-inf' if i == 9 else i}" for i in range(200)
+    ]
+    path = written(tmp_path, "value,age,height\n" + "\n".join(lines))
+    found = survey(Table(path))
+    schema = guess(found[name] for name in ("value", "age"))
+    assert schema.left_out == {
+        "value": "most of its cells are numbers, but not 'oops': mend such cells, or leave them empty"
+    }
+    assert schema.features[0].levels == ("1", "2", "3", "4", "80+")
+    with pytest.raises(TableError, match="column 'height' holds 1 infinite numbers"):
+        guess([found["height"]])
+
+
 def test_mean_and_spread_are_those_of_all_rows(tmp_path):
     rng = np.random.default_rng(0)
     values = 1e6 + rng.normal(size=150_000)

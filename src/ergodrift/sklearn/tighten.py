@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import scipy
+import scipy.optimize
+import scipy.stats
 
 from ergodrift.engine.result import Result
 from ergodrift.sklearn.cells import Asked, Part
@@ -24,6 +25,7 @@ SETTLED = 2e-3  # of the loss: a turn that changes it by less is the last
 NEAR = 0.05  # of the room that is kept: how exactly it is to be kept
 AMPLE = 1.05  # times what is missing: the held-out rows need not follow those of the fit exactly
 FEWEST = 100  # rows from which errors are told
+NEARER, FARTHER = (0.25, 0.12, 0.06, 0.03), (-0.01, -0.02, -0.05, -0.1)  # of the way to the optimum without constraints
 
 
 @dataclasses.dataclass
@@ -84,6 +86,7 @@ class Tightening:
         self.members = asked.members(part)
         self.bounds = asked.bounds
         self.turns = 0
+        self.free = self._free()
 
     def scores(self, x: np.ndarray, design: np.ndarray) -> np.ndarray:
         return self.unit * np.asarray(design @ x.astype(design.dtype), dtype=float) + self.centre
@@ -97,7 +100,7 @@ class Tightening:
         losses = self.asked.loss.value(np, scores, self.asked.target(self.part.y), self.asked.setting)
         return Model(x, values, float(np.average(losses, weights=self.part.weights)), multipliers, result)
 
-    def free(self) -> Model:
+    def _free(self) -> Model:
         """The optimum without constraints."""
         x, result = self.solver.solve(self.solver.start, None, None, self._distance(self.solver.start))
         self.turns += 1
@@ -165,7 +168,9 @@ class Tightening:
 
     def settle(self, now: Model, turns: int = TURNS, least: np.ndarray | None = None) -> Model:
         """Turns until the values keep their limits with room, and the loss has settled; `least` are tighter limits."""
-        room = self.room(now)
+        if not np.isfinite(now.values).any():
+            return now  # the rows of the fit show none of the groups that are compared
+        room, limits = self.room(now), self.bounds
         for turn in range(turns):
             if turn == 1:  # and from then on it hardly changes with the point
                 room = self.room(now)
@@ -178,7 +183,34 @@ class Tightening:
             now = after
             if kept and still and turn >= 2:
                 break
+        return self.scaled(self._nearest(now, limits))
+
+    def _nearest(self, now: Model, limits: np.ndarray) -> Model:
+        """The point nearest to the optimum without constraints, on the line through it, that keeps the limits: the loss
+        is convex, so nothing on the way there has a larger one. A point that breaks limits goes the other way."""
+        kept = (now.values <= limits) | np.isnan(now.values)
+        for share in NEARER if kept.all() else FARTHER:
+            other = self.model(now.x + share * (self.free.x - now.x), now.multipliers, now.result)
+            if ((other.values <= limits) | np.isnan(other.values)).all():
+                return other
         return now
+
+    def scaled(self, now: Model) -> Model:
+        """The same decisions at a smaller loss: c x for c > 0 decides as x does, so c is free to choose."""
+        size = float(np.linalg.norm(now.x))
+        if not self.asked.num_classes or size == 0:
+            return now
+        scores, target, weights = self.scores(now.x, self.design), self.asked.target(self.part.y), self.part.weights
+
+        def loss(power: float) -> float:
+            values = self.asked.loss.value(np, np.exp(power) * scores, target, self.asked.setting)
+            return float(np.average(values, weights=weights))
+
+        most = min(np.log(float(np.asarray(self.solver.geometry.radius)) / size), 2.0)
+        found = scipy.optimize.minimize_scalar(loss, bounds=(-6.0, most), method="bounded", options={"xatol": 0.01})
+        other = self.model(np.exp(found.x) * now.x, now.multipliers, now.result)
+        worse = np.nanmax((other.values - np.maximum(now.values, self.bounds)) / self._scale(), initial=0.0)
+        return other if other.loss < now.loss and worse <= 1e-9 else now
 
     def _cautious(self, now: Model, after: Model, limits: np.ndarray) -> Model:
         """The next model, or one nearer to the present where both its loss and its violation are worse: tangents hold
@@ -195,7 +227,7 @@ class Tightening:
 
     def outcome(self) -> Outcome:
         """Fit, tighten, certify."""
-        free = self.free()
+        free = self.free
         if not len(self.bounds):
             return Outcome(free, self._look(free, 0), [], self.turns)
         if (
@@ -253,9 +285,13 @@ class Tightening:
         if looks > 1:
             notes.append(f"held-out rows were looked at {looks} times, which the intervals allow for")
         if not found.satisfied:
+            open_ = [name for name, by in zip(found.name, found.excess, strict=True) if not np.isfinite(by)]
             worst = int(np.argmax(np.where(np.isfinite(found.excess), found.excess, -np.inf)))
             by = found.excess[worst]
-            said = f"{found.name[worst]} may be {by:.3g} above its limit" if np.isfinite(by) else "too few rows to say"
+            said = f"{found.name[worst]} may be {by:.3g} above its limit" if by > 0 and np.isfinite(by) else ""
+            said += (" and " if said and open_ else "") + (
+                f"too few rows say anything about {open_[0]}" if open_ else ""
+            )
             notes.append(
                 f"could not be certified: {said}; hold out more rows (validation_fraction), or ask for a larger limit"
             )

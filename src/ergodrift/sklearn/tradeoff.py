@@ -57,13 +57,16 @@ def tradeoff(estimator: Any, X: Any, y: Any, *, sensitive_features: Any = None) 
     _, group = estimator._grouped(asked.constraints, sensitive_features, len(y), estimator.groups_)
     part = Part(X, y, group, weights, weighed).cut(slice(None, None, every))
     sweep = _sweep_of(estimator, part)
-    free = sweep.free()
+    free = sweep.free
     highest = _worst(free, sweep.bounds)
+    if not highest > 0:
+        return None  # groups that these rows do not show, or nothing to limit
     top = max(1.25 * highest, 2.0)
     factors = np.unique(np.append(np.geomspace(min(0.25, 0.5 * highest), top, POINTS), 1.0))
     models = [free] * len(factors)
     for turn in range(TURNS):
         models = _turn(sweep, models, factors[:, None] * sweep.bounds, 1.0 if turn < 2 else 0.6)
+    models = [sweep.scaled(model) for model in models]
     losses, worst = [model.loss for model in models], [_worst(model, sweep.bounds) for model in models]
     return Tradeoff(factors, np.array(losses), np.array(worst), free.loss, highest, len(part))
 

@@ -13,7 +13,7 @@ from ergodrift.experiments.reproduce import versions
 from ergodrift.tables import cells
 from ergodrift.tables.files import Table, TableError
 from ergodrift.tables.limits import Limit, limit_from_text
-from ergodrift.tables.record import Labels, classes_of, groups_of, moments, number_of, time_of
+from ergodrift.tables.record import Labels, classes_of, groups_of, moments, numbers_of, time_of
 from ergodrift.tables.survey import Column
 from ergodrift.trust import Audit, audit
 
@@ -90,8 +90,8 @@ def codings_of(
         if not column.there:
             raise TableError(f"column {column.name!r} is empty")
     if threshold is not None:
-        number_of(prediction)
-        classes = classes_of(target, positive)
+        numbers_of("--prediction", prediction, "leave out --threshold, which is for scores")
+        classes = classes_of(target, positive, "--threshold is for a target with two values")
         if len(classes.levels) != 2:
             raise TableError(f"--threshold is for a target with two values; {target.name!r} has {len(classes.levels)}")
         return classes, threshold
@@ -120,7 +120,7 @@ def codings_of(
         is_number=target.is_number and prediction.is_number,
         labels=Counter(target.counts or {}) + Counter(prediction.counts or {}),
     )
-    found = classes_of(merged, positive)
+    found = classes_of(merged, positive, "audit compares numbers, or classes")
     return found, found
 
 

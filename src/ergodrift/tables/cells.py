@@ -12,6 +12,7 @@ from ergodrift.tables.files import arrow_compute
 YES, NO = frozenset({"true", "yes", "t", "y"}), frozenset({"false", "no", "f", "n"})
 MISSING = "(missing)"
 SECOND = 1_000_000  # in units of a time
+LOOKED_AT = 1000  # different cells, to tell what most of them are
 
 
 def numbers(column: Any, decimal_comma: bool = False) -> np.ndarray | None:
@@ -30,6 +31,18 @@ def numbers(column: Any, decimal_comma: bool = False) -> np.ndarray | None:
     except pa.ArrowInvalid:
         return None
     return found.to_numpy(zero_copy_only=False)
+
+
+def stray(column: Any, decimal_comma: bool = False) -> str:
+    """The first cell of a column of text that is no number, where most are; empty where there is none."""
+    import pyarrow as pa
+
+    values = (column.dictionary if pa.types.is_dictionary(column.type) else column.unique()).drop_null()
+    if not _is_text(values.type):
+        return ""
+    odd = [text for text in values.to_pylist()[:LOOKED_AT] if spelt(text, True, decimal_comma) == text.strip()]
+    odd = [text for text in odd if numbers(pa.array([text]), decimal_comma) is None]
+    return odd[0] if odd and 2 * len(odd) < min(len(values), LOOKED_AT) else ""
 
 
 def times(column: Any) -> np.ndarray | None:

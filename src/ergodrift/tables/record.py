@@ -136,15 +136,17 @@ class Record:
         return Rows.joined(kept).in_order()
 
 
-def classes_of(column: Column, positive: str | None = None) -> Labels:
-    """The classes of a target: false before true, numbers by size, words by the alphabet; `positive` is the last."""
+def classes_of(
+    column: Column, positive: str | None = None, advice: str = "pass --loss squared to predict it as a number"
+) -> Labels:
+    """The classes of a target: false before true, numbers by size, words by the alphabet; `positive` is the last.
+
+    `advice` is for whoever has a target with too many values.
+    """
     counts = column.counts
     if counts is None or len(counts) > MOST_CLASSES:
         many = "more than 1,000" if counts is None else len(counts)
-        raise TableError(
-            f"--target {column.name!r} has {many} different values, too many for classes; "
-            "pass --loss squared to predict it as a number"
-        )
+        raise TableError(f"--target {column.name!r} has {many} different values, too many for classes; {advice}")
     if len(counts) < 2:
         raise TableError(f"--target {column.name!r} is always {next(iter(counts))!r}: there is nothing to tell apart")
     order = sorted(counts, key=float) if column.is_number else sorted(counts)
@@ -162,15 +164,18 @@ def classes_of(column: Column, positive: str | None = None) -> Labels:
 
 def number_of(column: Column) -> None:
     """The target can be predicted as a number."""
-    if not column.is_number:
-        shown = ", ".join(map(repr, list(column.counts or {})[:3])) or "dates or text"
-        raise TableError(
-            f"--target {column.name!r} holds {shown}, which are no numbers; pass --loss logistic to predict classes"
-        )
-    if column.infinite:
-        raise TableError(f"--target {column.name!r} holds {column.infinite:,} infinite numbers; remove those rows")
+    numbers_of("--target", column, "pass --loss logistic to predict classes")
     if column.is_constant:
         raise TableError(f"--target {column.name!r} is always {column.least:g}: there is nothing to learn")
+
+
+def numbers_of(option: str, column: Column, advice: str) -> None:
+    """The column that an option names holds finite numbers; `advice` is for whoever has another."""
+    if not column.is_number:
+        shown = ", ".join(map(repr, list(column.counts or {})[:3])) or "dates or text"
+        raise TableError(f"{option} {column.name!r} holds {shown}, which are no numbers; {advice}")
+    if column.infinite:
+        raise TableError(f"{option} {column.name!r} holds {column.infinite:,} infinite numbers; remove those rows")
 
 
 def groups_of(column: Column) -> Labels:

@@ -184,6 +184,8 @@ def _useless(column: Column, asked: bool) -> str:
     counts = column.counts
     if not column.there:
         return "it is empty"
+    if column.infinite and column.is_number:
+        return ""  # and is refused by name
     if column.is_constant and not (column.missing and column.is_number):
         (value,) = counts or [f"{column.least:g}"]
         return f"it is always {value!r}" + (" or missing" if column.missing else "")
@@ -195,6 +197,9 @@ def _useless(column: Column, asked: bool) -> str:
         return "it counts the rows" if column.is_row_number and column.rows > 2 else ""
     if column.is_time:
         return "" if asked else "it holds dates or times; name it in --time, or in --features to use it as a number"
+    many = counts is None or (len(counts) > min(MOST_CATEGORIES, max(column.there / 2, 20)) and not asked)
+    if column.stray and many:
+        return f"most of its cells are numbers, but not {column.stray!r}: mend such cells, or leave them empty"
     if counts is None:
         return "it has more than 1,000 different values, as names and identifiers do"
     if len(counts) > MOST_CATEGORIES and not asked:

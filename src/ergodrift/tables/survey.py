@@ -24,6 +24,7 @@ class Column:
         decimal_comma: whether numbers may be written 1,5.
         rows, missing, infinite: how many cells; how many are empty; how many are infinite numbers.
         is_number, is_time: whether all cells that are there are numbers; or dates or times, which numbers are not.
+        stray: a cell that is no number in a column where most are; empty where there is none.
         is_whole: whether all numbers are whole.
         is_row_number: whether each number is the one before it plus 1.
         steps_back: how many numbers or times are less than the one before.
@@ -39,6 +40,7 @@ class Column:
     infinite: int = 0
     is_number: bool = True
     is_time: bool = True
+    stray: str = ""
     is_whole: bool = True
     is_row_number: bool = True
     steps_back: int = 0
@@ -96,6 +98,7 @@ class Column:
                 values = cells.numbers(column, self.decimal_comma)
                 self.is_number = values is not None
                 self.is_time &= not self.is_number
+                self.stray = "" if self.is_number else cells.stray(column, self.decimal_comma)
             if not self.is_number and self.is_time:
                 values = cells.times(column)
                 self.is_time = values is not None
