@@ -25,7 +25,7 @@ from ergodrift._core import markdown
 from ergodrift.datasets import adult
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.rates import Rates
-from ergodrift.methods.scalefree import ScaledDrift
+from ergodrift.methods.scalefree import SharedDrift
 from ergodrift.optax import DUAL_STRIDE, drift_plus_penalty, value_and_constraints
 from ergodrift.peers.tasks.people import _adult_rows
 from ergodrift.types import PyTree
@@ -99,7 +99,7 @@ def stepper(function: Callable[..., Any], dual: Dual, number: int) -> tuple[Call
     """init(params) and step(params, state, rows) -> params, state, multipliers."""
     adam = optax.adam(1e-3)
     if dual.ours is not None:
-        algorithm = Algorithm(dual.name, ScaledDrift, Rates(dual_stride=dual.ours))
+        algorithm = Algorithm(dual.name, SharedDrift, Rates(dual_stride=dual.ours))
         optimizer, evaluate = drift_plus_penalty(adam, number, algorithm), value_and_constraints(function)
 
         def step(params: PyTree, state: PyTree, rows: PyTree) -> tuple[PyTree, PyTree, jax.Array]:

@@ -17,7 +17,7 @@ import pytest
 
 import ergodrift as ed
 from digits import KIND, WIDE, rounded
-from ergodrift.methods.scalefree import Distances
+from ergodrift.methods.scalefree import Distances, SharedDrift
 from ergodrift.optax import DUAL_STRIDE, drift_plus_penalty, equality, sgd, value_and_constraints
 
 T = 1000
@@ -117,6 +117,20 @@ def test_two_steps_of_the_default_by_hand(form):
         close((x, state.queue, state.multipliers), (wanted_x, [wanted], [wanted]), rounded(1e-15))
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_constraints_that_are_violated_together_share_one_stride(form):
+    """f = 6 x, and g = (1 - x, 1 - x, x - 5): two are violated, so that each moves by 0.1 x 6 / 2."""
+    optimizer, x = drift_plus_penalty(optax.sgd(0.5), 3), jnp.zeros((), KIND)
+    state = optimizer.init(x)
+    evaluate = value_and_constraints(lambda x: (6 * x, jnp.stack([1 - x, 1 - x, x - 5])))
+    _, grads, extra = evaluate(x, state)
+    if form == "exact":
+        jac = jnp.asarray([-1, -1, 1], KIND)
+        grads, extra = jnp.asarray(6, KIND), {"constraints": jnp.asarray([1, 1, -5], KIND), "jacobian": jac}
+    state = optimizer.update(grads, state, x, **extra)[1]
+    close(state.multipliers, jnp.asarray([0.3, 0.3, 0], KIND), rounded(1e-15))
+
+
 # Beside ed.run
 
 NAMED = {
@@ -144,7 +158,7 @@ def test_same_numbers_as_run(name, form):
 def test_the_default_has_the_multipliers_of_the_scale_free_method():
     """Shown the points of a run of SDPP with its own k, whatever `inner` would do."""
     schedule = Distances(first=1.0, dual_stride=DUAL_STRIDE)
-    algorithm = dataclasses.replace(ed.sdpp(), schedule=schedule)
+    algorithm = dataclasses.replace(ed.sdpp(), rule=SharedDrift, schedule=schedule)
     result = ed.run(algorithm, PROBLEM, ed.SeriesSource(SAMPLES), x0=X0, record=np.arange(1, T + 1))
     optimizer = drift_plus_penalty(optax.sgd(0.0), 2)
     points = jnp.concatenate([X0[None], result.x[0, :-1]])
@@ -360,8 +374,9 @@ def test_half_precision_keeps_its_queue_in_float32(algorithm):
     assert state.queue.dtype == state.multipliers.dtype == jnp.float32
     same = drift_plus_penalty(optax.sgd(0.01), 2, algorithm)
     _, wide = after(by_products(same), same, SAMPLES[:100].astype(np.float32), jnp.zeros(4, jnp.float32))
-    # Points and constraints have 8 bits: after 100 steps the default is 11 % apart here, EDPP-t 0.3 %.
-    np.testing.assert_allclose(state.multipliers, wide.multipliers, rtol=0.1, atol=0.05)
+    # Points and constraints have 8 bits, and whether one is violated may turn on the last: after 100 steps the default
+    # is 14 % apart here, EDPP-t 0.3 %.
+    np.testing.assert_allclose(state.multipliers, wide.multipliers, rtol=0.15 if algorithm is None else 0.01, atol=0.05)
 
 
 def test_a_nan_is_seen_and_apply_if_finite_leaves_the_step_out(promoting):

@@ -15,7 +15,7 @@ from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.estimator import SingleSample
 from ergodrift.methods.method import DriftPlusPenalty
 from ergodrift.methods.rates import Rates
-from ergodrift.methods.scalefree import ScaledDrift
+from ergodrift.methods.scalefree import ScaledDrift, SharedDrift
 from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule
 from ergodrift.types import Feedback, PyTree, Scalar, Sizes, State
 
@@ -66,10 +66,11 @@ def drift_plus_penalty(
     Each step hands `inner` the gradient df_t + sum_i m_ti dg_ti, and then moves the queue behind the multipliers m by
     the constraints that it saw. Unless an algorithm is named, m_t = lambda_t with
 
-        lambda_{t+1,i} = [lambda_ti + k Lambda_ti / sqrt(t E_ti) g_ti(x_t)]_+
+        lambda_{t+1,i} = [lambda_ti + (k / m_t) Lambda_ti / sqrt(t E_ti) g_ti(x_t)]_+
 
     the multipliers of `sdpp` (docs/laboratory/scalefree.md): E_ti is the mean of g_i^2, Lambda_ti the largest average
-    of multiplier i so far or |df| / |dg_i|. No unit of the loss or of a constraint matters. With `ed.dpp()`,
+    of multiplier i so far or |df| / |dg_i|, and m_t how many constraints are violated in this round, 1 at
+    least: they share one stride. No unit of the loss or of a constraint matters. With `ed.dpp()`,
     `ed.edpp(...)` or `ed.adpp(diameter=...)` it is the paper's queue, m_t = Q_t / V_t and
 
         Q_{t+1,i} = [Q_ti + g_ti(x_t) + dg_ti . (x_{t+1} - x_t)]_+
@@ -271,7 +272,7 @@ def seen(multipliers: jax.Array, constraints: jax.Array) -> jax.Array:
 def _method(algorithm: Algorithm | None) -> Rule:
     """The update rule in all of space."""
     if algorithm is None:
-        algorithm = Algorithm("default", ScaledDrift, Rates(dual_stride=DUAL_STRIDE))
+        algorithm = Algorithm("default", SharedDrift, Rates(dual_stride=DUAL_STRIDE))
     if not isinstance(algorithm, Algorithm):
         raise TypeError(f"algorithm must be one such as ed.edpp(10.0), or None; got {algorithm!r}")
     method = algorithm.rule(WholeSpace(), algorithm.schedule, algorithm.estimator)

@@ -66,6 +66,17 @@ def test_two_rounds_of_the_scale_free_form_by_hand():
     assert opt.multipliers.item() == pytest.approx(0.2 + 0.1 * 2 / (2 * 3) ** 0.5 * 2, rel=1e-14)
 
 
+def test_constraints_that_are_violated_together_share_one_stride():
+    """As above in round 1, with two that are violated and one that is not: 0.1 * 2 / 2 each; an equality is one."""
+    x = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    opt = DriftPlusPenalty(torch.optim.SGD([x], lr=0.5), 3)
+    turn(opt, 2 * x.sum(), torch.stack([1 - x.sum(), 1 - x.sum(), x.sum() - 5]))
+    np.testing.assert_allclose(opt.multipliers.tolist(), [0.1, 0.1, 0], rtol=1e-14)
+    x, opt = one(equalities=[0])
+    turn(opt, 2 * x.sum(), 1 - x)
+    assert opt.multipliers.item() == pytest.approx(0.2, rel=1e-14)
+
+
 def test_two_rounds_of_the_paper_s_queue_by_hand():
     """V = 4. Round 1: x goes from 0 to -1, and Q = 1 + (-1)(-1) = 2. Round 2: the step is 0.5 (2 - 2/4) = 0.75, g = 2,
     and Q = 2 + 2 + 0.75."""
@@ -135,7 +146,8 @@ def test_multipliers_are_those_of_sdpp_where_gradients_are_measured_in_every_rou
         told = (jnp.asarray(t + 1), feedback, jnp.asarray(x.detach().numpy()), queue, problem.geometry)
         state = schedule.absorb(state, *told)
         state, weights = schedule.weights(state, jnp.asarray(t + 1), ed.Sizes(0.0, 0.0, 0.0, None))
-        queue = jnp.maximum(weights.kept * queue + weights.rates * feedback.constraints, 0)
+        shared = jnp.maximum((feedback.constraints > 0).sum(), 1)
+        queue = jnp.maximum(weights.kept * queue + weights.rates / shared * feedback.constraints, 0)
         point = torch.from_numpy(xi)
         turn(opt, ((x - point) ** 2).sum(), torch.stack([(x * point).sum() - 0.3, 5 * x[0] - 1]))
         np.testing.assert_allclose(opt.multipliers.numpy(), queue, rtol=1e-12, atol=1e-14)

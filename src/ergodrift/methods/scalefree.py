@@ -188,6 +188,21 @@ class ScaledDrift(Method):
         return jnp.maximum(weights.kept * queue + weights.rates * constraints, 0)
 
 
+class SharedDrift(ScaledDrift):
+    """Scaled drift for a point that is judged as it stands: the m_t constraints violated in a round share one stride.
+
+    lambda_{t+1,i} = [lambda_ti + (s_ti / m_t) g_ti(x_t)]_+,  m_t = max(1, number of i with g_ti(x_t) > 0)
+
+    s_ti is the stride with which a single constraint would come to matter beside the loss. Where many are violated at
+    once, as those of a network that has learnt nothing yet, they push together, and with a stride each they would wind
+    up to as many times too much.
+    """
+
+    def next_queue(self, queue: jax.Array, constraints: jax.Array, change: object, weights: PyTree) -> jax.Array:
+        violated = jnp.maximum(jnp.sum((constraints > 0).astype(constraints.dtype)), 1)
+        return jnp.maximum(weights.kept * queue + weights.rates / violated * constraints, 0)
+
+
 def lagrangian_grad(feedback: Feedback, multipliers: jax.Array) -> PyTree:
     """d_t = df_t + sum_i lambda_i dg_ti."""
     return tree.add(feedback.loss_grad, tree.pullback(multipliers, feedback.constraint_jac))

@@ -16,11 +16,12 @@ DUAL_STRIDE = (
 
 
 class ScaleFree:
-    """lambda_i' = [lambda_i + k Lambda_i / sqrt(t E_i) g_i]_+ (docs/laboratory/scalefree.md).
+    """lambda_i' = [lambda_i + (k / m) Lambda_i / sqrt(t E_i) g_i]_+ (docs/laboratory/scalefree.md).
 
     E_i is the mean of g_i^2 over the rounds so far, round s with weight s, and Lambda_i the largest that the average of
     lambda_i has been, or |grad f| / |grad g_i| if that is larger. So lambda_i has the unit of loss over constraint,
-    whatever these are measured in, and no step is chosen.
+    whatever these are measured in, and no step is chosen. The m constraints that are violated in a round (1 at least)
+    share one stride: together they push as one, also where a network that has learnt nothing yet keeps none of them.
 
     Gradients are measured in some rounds only, so that their means are over those: the loss's whenever any is, and the
     constraints' in turn, all of them in round 1 and then one in every `every`-th round; those that have had none yet
@@ -76,7 +77,8 @@ class ScaleFree:
         self.reached = torch.maximum(self.reached, self.mean)
         loss = torch.where(self.heard, self.loss_grad, 1)
         scale = torch.maximum(self.reached, (loss * _inverse(self.constraint_jac)).sqrt()[self.rows])
-        rates = DUAL_STRIDE * scale * _inverse(self.t * self.energy).sqrt()
+        shared = DUAL_STRIDE / (values > 0).sum().clamp(min=1).to(values.dtype)
+        rates = shared * scale * _inverse(self.t * self.energy).sqrt()
         self.multipliers = (self.multipliers + rates * values).clamp(min=0)
 
     def _first(self, loss: torch.Tensor) -> torch.Tensor:

@@ -37,11 +37,11 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
 
     `backward` leaves the gradient of f + sum_i lambda_i g_i in `.grad`, `step` lets the wrapped optimiser go, and then
 
-        lambda_i' = [lambda_i + 0.1 Lambda_i / sqrt(t E_i) g_i]_+
+        lambda_i' = [lambda_i + (0.1 / m) Lambda_i / sqrt(t E_i) g_i]_+
 
-    where E_i is an average of g_i^2 and Lambda_i the largest that the average of lambda_i has been, or
-    |grad f| / |grad g_i| if that is larger (docs/laboratory/scalefree.md). No unit of the loss or of a constraint
-    changes a run.
+    where m is how many constraints are violated (1 at least), E_i an average of g_i^2 and Lambda_i the largest that the
+    average of lambda_i has been, or |grad f| / |grad g_i| if that is larger (docs/laboratory/scalefree.md). No unit of
+    the loss or of a constraint changes a run.
 
     With `penalty` = V_t it is the virtual queue of the paper: lambda_t = Q_t / V_t and
 
