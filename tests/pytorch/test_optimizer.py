@@ -146,7 +146,7 @@ def test_multipliers_are_those_of_sdpp_where_gradients_are_measured_in_every_rou
         told = (jnp.asarray(t + 1), feedback, jnp.asarray(x.detach().numpy()), queue, problem.geometry)
         state = schedule.absorb(state, *told)
         state, weights = schedule.weights(state, jnp.asarray(t + 1), ed.Sizes(0.0, 0.0, 0.0, None))
-        shared = jnp.maximum((feedback.constraints > 0).sum(), 1)
+        shared = max(int((feedback.constraints > 0).sum()), 1)
         queue = jnp.maximum(weights.kept * queue + weights.rates / shared * feedback.constraints, 0)
         point = torch.from_numpy(xi)
         turn(opt, ((x - point) ** 2).sum(), torch.stack([(x * point).sum() - 0.3, 5 * x[0] - 1]))
