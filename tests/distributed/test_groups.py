@@ -141,6 +141,7 @@ def test_bounds_are_those_given_or_what_others_answer(caplog):
     for bounds in (auto, loud):
         for agent, size in enumerate((1.0, 2.0, 0.5, 1.0)):
             assert bounds.complaint(agent, answer(size)) is None
+    assert auto.complaint(1, answer(np.nan)) is None  # which is somebody else's business
     for size in (1e300, 1e12, -100.0):
         assert auto.complaint(3, answer(size)) is not None
         assert loud.complaint(3, answer(size)) is None

@@ -48,7 +48,8 @@ class Bounds:
         squares = np.array([entries[:, a:b].sum(axis=1).max() for a, b in itertools.pairwise(self.ends)])
         limit = self._limits()
         if not (beyond := squares > limit).any():
-            self.largest[agent] = np.fmax(self.largest[agent], squares)
+            if np.isfinite(squares).all():  # else the token that is to take it in says so
+                self.largest[agent] = np.fmax(self.largest[agent], squares)
             return None
         part = int(np.argmax(beyond))
         said = f"its {PARTS[part]} has the norm {squares[part] ** 0.5:.3g}, beyond {limit[part] ** 0.5:.3g}"
