@@ -157,9 +157,7 @@ def test_a_quorum_begins_without_those_who_cannot_and_names_them(cluster, monkey
     graph = np.ones((len(members), len(members))) - np.eye(len(members))
     options = {"x0": ZERO, "num_samples": 200, "tokens": 4, "record": 1}
     with dd.Network(members) as network, caplog.at_level(logging.WARNING, logger="ergodrift.distributed"):
-        began = time.monotonic()
         done = dd.walk(EDPP, PROBLEM, graph, network, quorum=3, **options)
-        assert time.monotonic() - began < gathering.START_TIMEOUT  # with a core for itself, a tenth of that
     assert set(done.set_aside) == {*loaders, "nowhere"}
     wanted = {
         "raises": "it failed with ValueError at test_faults.py", "odd": "it failed with Exception at test_faults.py",

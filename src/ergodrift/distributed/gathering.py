@@ -106,7 +106,8 @@ class _Gathering:
         self.deaths[agent] += error.given_up or agent not in self.looked_for
         if self.deaths[agent] >= MAX_DEATHS:
             return self._set_aside(agent, f"its process ended {MAX_DEATHS} times before it was ready ({error})")
-        log.warning("%s: its process ended before it was ready (%s)", self.network.names[agent], error)
+        if agent not in self.looked_for:  # else it is still on its way back
+            log.warning("%s: its process ended before it was ready (%s)", self.network.names[agent], error)
         self.looked_for.add(agent)
         self.network.restart(agent, error)
         time.sleep(RETRY_DELAY)
