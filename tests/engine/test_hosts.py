@@ -11,7 +11,7 @@ import pytest
 import ergodrift as ed
 from ergodrift.engine.hosts import Share, share
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.x64("processes of their own: once is enough")]
 
 CODE = """
 import json, sys

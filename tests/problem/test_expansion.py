@@ -158,3 +158,15 @@ def test_series_have_no_states_that_come_back_and_paths_are_replayed_with_tables
         found = with_tables(RunSpec(problem, None, given, None), STATES, x0, 100)  # type: ignore[arg-type]
         assert isinstance(found.problem, expansion.Tabulated)
         assert isinstance(found.stream.xi(jnp.int32(0)), Known)
+
+
+@pytest.mark.slow
+def test_sweeps_look_up_too():
+    def solution(tau, on):
+        problem = ed.Problem(squares, in_parts, BALL, tabulate=on)
+        return ed.run(ed.edpp(tau), problem, SOURCE, x0=jnp.asarray(X0, KIND), num_samples=300, record=1).solution
+
+    plain = jnp.stack([solution(tau, False) for tau in (2.0, 4.0)])
+    swept = jax.vmap(lambda tau: solution(tau, True))(jnp.array([2.0, 4.0], KIND))
+    np.testing.assert_allclose(swept, plain, rtol=0, atol=rounded(1e-13))
+    np.testing.assert_allclose(jax.jit(lambda tau: solution(tau, True))(2.0), plain[0], rtol=0, atol=rounded(1e-13))
