@@ -304,7 +304,7 @@ def _tradeoff(estimator: Any, rows: Rows, task: Task) -> dict[str, Any] | None:
         return None
     unit, name = _scaled(task.settings["constraint"])
     here = int(np.flatnonzero(found.factors == 1.0)[0])
-    more = (found.losses[here] / found.free_loss - 1) * 100
+    more = max((found.losses[here] / found.free_loss - 1) * 100, 0.0)  # below 0 it is the solver's last digit
     return {
         "limits": (unit * found.factors).tolist(),
         "losses": found.losses.tolist(),
