@@ -79,11 +79,11 @@ peers: $(READY) ## all algorithms and the tools people use instead, on real data
 SPHINX := JAX_PLATFORMS=cpu $(BIN)/sphinx-build -W --keep-going -n -q -b html -d docs/_build/doctrees
 
 docs: .venv/.docs ## the site, with the gallery, into docs/_build/html; warnings are errors
-	rm -rf docs/_build/html
+	rm -rf docs/_build/html docs/reference/api
 	$(SPHINX) docs docs/_build/html
 
 docs-fast: .venv/.docs ## the site without running the gallery, while you write
-	rm -rf docs/_build/html
+	rm -rf docs/_build/html docs/reference/api
 	$(SPHINX) -D plot_gallery=0 docs docs/_build/html
 
 figures: $(READY) ## the figures of the pages, docs/figures/*.svg, from the scripts beside them
