@@ -300,11 +300,13 @@ def seed_keys(seeds: int | Sequence[int] | Array, name: str = "seeds") -> jax.Ar
     return jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")  # jnp.asarray would compile a program
 
 
+@jax.jit
 def path_keys(keys: jax.Array) -> jax.Array:
     """The keys that paths are drawn with."""
     return jax.vmap(lambda key: jax.random.fold_in(key, np.uint32(0)))(keys)
 
 
+@jax.jit
 def level_keys(keys: jax.Array) -> jax.Array:
     """The keys that MLMC levels are drawn with, independent of the paths."""
     return jax.vmap(lambda key: jax.random.fold_in(key, np.uint32(1)))(keys)

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ergodrift._core import tree, xla
 from ergodrift._core.compiled import compiled
+from ergodrift._core.products import by_sums
 from ergodrift.data.sampler import BLOCK
 from ergodrift.engine.carry import Carry, Place, Record, RunSpec, Sums
 from ergodrift.engine.split import split
@@ -118,33 +119,66 @@ def take_block(spec: RunSpec, carry: Carry, position: jax.Array, stop: jax.Array
     return jax.lax.fori_loop(position, stop, lambda at, carry: take_sample(spec, carry, at), carry)
 
 
-TakeBlock: TypeAlias = Callable[[RunSpec, Carry, jax.Array, jax.Array], Carry]
+Span: TypeAlias = Callable[[RunSpec, Carry, jax.Array, jax.Array], Carry]  # the samples from one place to another
+ForSeeds: TypeAlias = Callable[[Callable[..., PyTree]], Callable[..., PyTree]]  # of a function of one seed's carry
+
+
+def take_until(
+    spec: RunSpec,
+    carry: Carry,
+    position: jax.Array,
+    target: jax.Array,
+    seed: ForSeeds = lambda function: function,
+    take: Span = take_block,
+) -> tuple[Carry, jax.Array]:
+    """All samples from `position` to `target`, block by block: of one seed, or of all side by side."""
+
+    def until_block_end(inner: tuple[Carry, jax.Array]) -> tuple[Carry, jax.Array]:
+        carry, position = inner
+        begin = seed(lambda one: next_block(spec, one, position))
+        carry = jax.lax.cond(position % BLOCK == 0, begin, lambda carry: carry, carry)
+        stop = jnp.minimum(target, (position // BLOCK + 1) * BLOCK)
+        return take(spec, carry, position, stop), stop
+
+    return jax.lax.while_loop(lambda inner: inner[1] < target, until_block_end, (carry, position))
 
 
 class SeedAxis(NamedTuple):
     """How the parts of the loop treat the seeds: a carry of one seed, or of all along a leading axis."""
 
-    seed: Callable[[Callable[..., PyTree]], Callable[..., PyTree]]  # a function of one seed, for the whole carry
-    take_block: TakeBlock
+    seed: ForSeeds
+    take_until: Span
 
 
-ONE = SeedAxis(lambda function: function, take_block)
-ALL = SeedAxis(jax.vmap, lambda spec, carry, *span: jax.vmap(lambda one: take_block(spec, one, *span))(carry))
+def side_by_side(take: Span) -> SeedAxis:
+    """All seeds along a leading axis; `take` takes the samples of a block."""
+    return SeedAxis(jax.vmap, lambda spec, carry, start, stop: take_until(spec, carry, start, stop, jax.vmap, take)[0])
 
 
-def take_until(
-    spec: RunSpec, carry: Carry, position: jax.Array, target: jax.Array, each: SeedAxis = ONE
-) -> tuple[Carry, jax.Array]:
-    """All samples from `position` to `target`, block by block."""
+def _all_blocks(spec: RunSpec, carry: Carry, position: jax.Array, stop: jax.Array) -> Carry:
+    return jax.vmap(lambda one: take_block(spec, one, position, stop))(carry)
 
-    def until_block_end(inner: tuple[Carry, jax.Array]) -> tuple[Carry, jax.Array]:
-        carry, position = inner
-        begin = each.seed(lambda one: next_block(spec, one, position))
-        carry = jax.lax.cond(position % BLOCK == 0, begin, lambda carry: carry, carry)
-        stop = jnp.minimum(target, (position // BLOCK + 1) * BLOCK)
-        return each.take_block(spec, carry, position, stop), stop
 
-    return jax.lax.while_loop(lambda inner: inner[1] < target, until_block_end, (carry, position))
+ONE = SeedAxis(lambda function: function, lambda spec, carry, *span: take_until(spec, carry, *span)[0])
+ALL = side_by_side(_all_blocks)
+
+
+def _blocks_on_gpu(spec: RunSpec, carry: Carry, position: jax.Array, stop: jax.Array) -> Carry:
+    """The same for a device that one seed may have to itself."""
+    if jax.tree.leaves(carry.state.x)[0].shape[0] > 1:
+        return _all_blocks(spec, carry, position, stop)
+    one = jax.tree.map(lambda leaf: leaf[0], carry)
+    step = by_sums(take_sample)
+    one = jax.lax.fori_loop(position, stop, lambda at, carry: step(spec, carry, at), one)
+    return jax.tree.map(lambda leaf: leaf[None], one)
+
+
+def in_kernels() -> SeedAxis:
+    """All seeds in one kernel from record to record, or from block to block, or in as many as XLA makes of them."""
+    from ergodrift.engine import kernel  # imported here: a CPU has no use for it
+
+    by_blocks = side_by_side(kernel.instead_of(_blocks_on_gpu, take_block))
+    return SeedAxis(jax.vmap, kernel.instead_of(by_blocks.take_until, ONE.take_until))
 
 
 def _advance(spec: RunSpec, place: Place, limit: jax.Array, each: SeedAxis) -> Place:
@@ -157,7 +191,7 @@ def _advance(spec: RunSpec, place: Place, limit: jax.Array, each: SeedAxis) -> P
     def until_record(place: Place) -> Place:
         carry, records, position, slot = place
         target = jnp.minimum(spec.grid[slot], limit)
-        carry, position = take_until(spec, carry, position, target, each)
+        carry, position = each.take_until(spec, carry, position, target), jnp.maximum(position, target)
 
         def keep(records: Record, carry: Carry) -> Record:
             return jax.tree.map(lambda kept, new: kept.at[slot].set(new), records, observe(spec, carry, position))
@@ -184,7 +218,7 @@ def advance(
     """`_advance` for all seeds: one after the other on a CPU core, side by side elsewhere.
 
     A core gains nothing from seeds side by side: a single seed's loop is one function, and its state stays in registers
-    and nearest caches. A GPU runs a block of samples as one kernel where there is one for the problem.
+    and nearest caches. A GPU runs all samples up to the next record as one kernel where the problem allows it.
     """
     if platform == "cpu":
 
@@ -193,12 +227,7 @@ def advance(
 
         place = jax.lax.map(one, (carry, records))
         return place._replace(position=place.position[0], slot=place.slot[0])
-    each = ALL
-    if platform == "gpu":
-        from ergodrift.engine import kernel  # imported here: a CPU has no use for it, and it takes its time
-
-        if kernel.suits(spec, carry.state.x):
-            each = ALL._replace(take_block=functools.partial(kernel.take_block, take_sample))
+    each = in_kernels() if platform == "gpu" else ALL
     return _advance(spec, Place(carry, records, position, slot), limit, each)
 
 

@@ -41,6 +41,7 @@ from ergodrift.types import Array, PyTree
 
 __all__ = ["NonFiniteError", "Result", "record_grid", "run"]
 
+SMALL = 2**16  # entries of a point that is looked at on the host
 LONG = 2.0  # seconds of a run that is worth a look at its end, whoever chose the algorithm
 
 
@@ -138,7 +139,9 @@ def run(
     most = NEVER if num_samples is None else num_samples
     grid = thinning(record) if num_samples is None else record_grid(record, num_samples)
     keys = seed_keys(seeds)
-    x0 = checked_point(problem.geometry, x0)
+    x0, here = _near(x0)
+    with here:
+        x0 = checked_point(problem.geometry, x0)
     num_constraints = problem.check(x0, source.example)
     stream, target = tree.cast(source.stream(), tree.dtype(x0)), source.asked(problem)
     added = None if margin is None else checked_margin(margin, num_constraints, tree.dtype(x0))
@@ -159,7 +162,8 @@ def run(
     if paths is not None:
         stream, starts = Replay(stream), source.check_paths(paths, len(keys), most)
     spec = loop.RunSpec(target, method, stream, jax.device_put(stops.astype(np.int32)), weighing)
-    method.check(x0, num_constraints)
+    with _near(x0)[1]:
+        method.check(x0, num_constraints)
     if given is not None and (needed := estimator.samples_for(given)) > most:
         raise ValueError(
             f"num_samples={num_samples} is too short for the rounds asked for: levels need {needed} samples"
@@ -192,7 +196,8 @@ def run(
     solution = _last(records.x_mean)
     if course.done < most:  # a stream is over when it is over
         grid = course.grid
-    records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
+    if len(grid) < records.rounds.shape[1]:
+        records = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
     setting = None
     if not tree.is_traced(records):
         setting = Setting(algorithm, problem, source, x0, numbers, levels, weighing, course.done)
@@ -214,6 +219,14 @@ def run(
 @jax.jit
 def _last(records: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[:, -1], records)
+
+
+def _near(x0: PyTree) -> tuple[PyTree, contextlib.AbstractContextManager[object]]:
+    """A small point on the host, and a context to look at it there: to ask a GPU takes a hundred times as long."""
+    small = sum(np.size(leaf) for leaf in jax.tree.leaves(x0)) <= SMALL
+    if jax.default_backend() == "cpu" or tree.is_traced(x0) or not small:
+        return x0, contextlib.nullcontext()
+    return jax.device_get(x0), jax.default_device(jax.devices("cpu")[0])
 
 
 def _shown(problem: Problem, margin: Array | None, window: TableStream) -> TableStream:

@@ -143,7 +143,7 @@ class LinearModel(Problem, static=("link",)):
 
         def in_groups(x: jax.Array, xi: Rows) -> Feedback:
             total, gathered = logistic_in_groups(x, xi)
-            return self._assembled(x, xi, total - surplus(self.link, xi, x.dtype), gathered)
+            return self.assembled(x, xi, total - surplus(self.link, xi, x.dtype), gathered)
 
         if self.link is not logistic or not groupable(x, xi):
             return in_lanes(x, xi)
@@ -154,11 +154,11 @@ class LinearModel(Problem, static=("link",)):
         """The feedback, with what changes in it from visit to visit of a state where constraints are linear."""
         xi = tree.cast(xi, tree.dtype(x))
         total, slopes = over_rows(self.link, xi, xi.margins(x), self.fast_logarithms)
-        feedback, each = self._assembled(x, xi, total, xi.features.gather(slopes, x)), slopes / xi.count
+        feedback, each = self.assembled(x, xi, total, xi.features.gather(slopes, x)), slopes / xi.count
         tangent = jnp.sum(each * xi.features.margins(x))
         return feedback._replace(compact=Compact(jnp.append(each, feedback.loss - tangent), xi))
 
-    def _assembled(self, x: jax.Array, xi: Rows, total: jax.Array, gathered: jax.Array) -> Feedback:
+    def assembled(self, x: jax.Array, xi: Rows, total: jax.Array, gathered: jax.Array) -> Feedback:
         """Feedback from the sum of the losses over a state's rows, and from its gradient."""
         loss, loss_grad = total / xi.count, gathered / xi.count
         if self.constraints is half_spaces:
