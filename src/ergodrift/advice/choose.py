@@ -11,12 +11,13 @@ import numpy as np
 
 from ergodrift._core import check, tree
 from ergodrift.advice.pilot import FIRSTS, LOOKED_AT, TAUGHT, Pilot, Samples, loses_to_start, pilot, rough, starting
+from ergodrift.advice.settings import Setting, best_setting
 from ergodrift.advice.trial import Trial
 from ergodrift.data.source import Source
 from ergodrift.methods.algorithms import Algorithm, sdpp, srdpp
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
-from ergodrift.types import PyTree
+from ergodrift.types import Array, PyTree
 
 MOST_STATES = 100_000  # above, remembering every state costs more memory than one would spend unasked
 MOST_BYTES = 2**30  # the same, where the size of a point is known
@@ -32,8 +33,7 @@ REMEMBERING = (
     0.025,
 )  # parts of the distance that memory is tried with: what is old asks for less
 DUAL = (0.3, 1.0)  # strides of its multipliers: the usual one, and what is tried then
-CAUTION = (1.0, 0.1, 0.01)  # parts of the long-run variances that are tried
-TURNS, TOGETHER = 4, 2**17  # places of a record from which each of these goes through it, and samples of all turns
+TURNS, TOGETHER = 8, 2**17  # places of a record from which each of these goes through it, and samples of all turns
 SHORTER = (1.0, 0.1, 0.01, 1e-3, 1e-4)  # parts of a distance that are tried until x0 is not better
 
 
@@ -112,7 +112,7 @@ def _for_states(problem: Problem, source: Source, x0: PyTree, num_samples: int) 
         worths.update({pair: trial.worth(remembering(*pair)) for pair in itertools.product(parts, dual_strides)})
         return min(worths, key=lambda pair: worths[pair])
 
-    stream = _for_stream(problem, source, x0, num_samples, f"{count:,} states are better not remembered")
+    stream = _for_stream(problem, source, x0, num_samples, f"{count:,} states are better not remembered", trial)
     rival, chosen = trial.worth(stream), best(REMEMBERING, DUAL[:1])
     chosen = best(chosen[:1], DUAL[1:])
     if min(rival, worths[chosen]) > trial.start:
@@ -125,50 +125,60 @@ def _for_states(problem: Problem, source: Source, x0: PyTree, num_samples: int) 
 def _drawn(source: Source) -> Samples:
     """States drawn from the law that is known: a stretch of a slow chain may show few of them."""
     path = source.path_of(source.paths([ASKED], 1), 0)
-    return Samples.of_states(source, path).mixed(TAUGHT, np.asarray(source.stationary))
+    return Samples.of_states(source, path).grouped(TAUGHT, np.asarray(source.stationary))
 
 
 def _memorable(count: int) -> str:
     return f"the {count:,} states come back and are told apart, so that each can be remembered"
 
 
-def _for_stream(problem: Problem, source: Source, x0: PyTree, num_samples: int | None, words: str) -> Algorithm:
-    """SDPP, told what a look at the samples shows: at all of a series, at some of a source that never ends."""
+def _for_stream(
+    problem: Problem, source: Source, x0: PyTree, num_samples: int | None, words: str, trial: Trial | None = None
+) -> Algorithm:
+    """SDPP, set as a look at the samples and runs over them show: all of a series, some of a source that never ends.
+
+    Args:
+        problem, source, x0, num_samples: as for `auto`.
+        words: how the samples come.
+        trial: paths to try settings on, where the law is known; else the samples are gone through themselves.
+    """
     if x0 is None:
         return _because(sdpp(), f"{words}; with x0=... it would also be told how the samples depend on each other")
     num_constraints = problem.check(x0, source.example)
     samples, tried = _looked_at(source, num_samples)
     asked = source.asked(problem)
 
-    def wins(algorithm: Algorithm) -> bool:
+    def wins(algorithm: Algorithm, multipliers: Array) -> bool:
         """Whether what it makes of these samples is no worse than x0."""
         end, _ = rough(asked, algorithm.bind(problem), tried, x0, num_constraints)
-        return not loses_to_start(problem, samples, end, x0)
+        return not loses_to_start(problem, samples, end, x0, multipliers)
 
     if (total := samples.rows.shape[1]) < FEWEST:
-        short = next(filter(wins, (starting(problem, x0, part) for part in FIRSTS)), starting(problem, x0, FIRSTS[-1]))
+        none, ways = np.zeros(num_constraints), [starting(problem, x0, part) for part in FIRSTS]
+        short = next((way for way in ways if wins(way, none)), ways[-1])
         return _because(short, f"{words}, and {total} of them are too few to learn anything from beforehand")
     taught = None if source.stationary is None or source.paired else _drawn(source)
     found = pilot(problem, samples, x0, num_constraints, source.independent, taught)
     found = found.of_batches(source.rows_per_sample)
+    turned = tried.turned(min(TURNS, max(TOGETHER // tried.rows.shape[1], 1)))
+
+    def worth(setting: Setting) -> float:
+        """Of what runs end with: by the law, or by all samples."""
+        if trial is not None:
+            return trial.worth(setting.of(found))
+        method = setting.of(found).bind(problem)
+        ends = [rough(asked, method, turn, x0, num_constraints)[0] for turn in turned]
+        return float(np.mean([samples.worth(problem, end, found.multipliers) for end in ends]))
+
+    factors = sum(np.size(leaf) for leaf in jax.tree.leaves(found.even)) > 1
+    setting = best_setting(worth, found.ratio > 1, factors)
     words = f"{words} and {_dependence(source, found)}"
-    if found.ratio > 1:
-        turned = tried.turned(min(TURNS, max(TOGETHER // tried.rows.shape[1], 1)))
-
-        def worth(part: float) -> float:
-            """What the end is worth, by all samples, with so much of the caution that dependence asks for at most."""
-            method = sdpp(found.cautious(part).scales).bind(problem)
-            ends = [rough(asked, method, turn, x0, num_constraints)[0] for turn in turned]
-            return float(np.mean([samples.worth(problem, end, found.multipliers) for end in ends]))
-
-        found = found.cautious(min(CAUTION, key=worth))
     for part in SHORTER:
-        chosen = sdpp(found.scales._replace(distance=tree.scale(found.scales.distance, part)))
-        if wins(chosen):
+        chosen = setting.of(found, part)
+        if wins(chosen, found.multipliers):
             tail = "" if part == 1 else f"; steps are {1 / part:g} times shorter, since longer ones lost to x0"
             return _because(chosen, words + tail)
-    short = sdpp(found.scales._replace(distance=tree.scale(found.scales.distance, SHORTER[-1])))
-    return _because(short, f"{words}; on these samples no length of step came to a better point than x0")
+    return _because(chosen, f"{words}; on these samples no length of step came to a better point than x0")
 
 
 def _looked_at(source: Source, num_samples: int | None) -> tuple[Samples, Samples]:

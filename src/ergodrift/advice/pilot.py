@@ -18,16 +18,18 @@ from ergodrift.methods.algorithms import Algorithm, sdpp
 from ergodrift.methods.estimator import ask
 from ergodrift.methods.method import Method
 from ergodrift.methods.scalefree import Distances, Scales, lagrangian_grad
-from ergodrift.problem import Batch, Problem
+from ergodrift.problem import Batch, Batched, Problem
 from ergodrift.trust.start import allan_variances, long_run_variance, loses
 from ergodrift.trust.values import constraint_values, loss_values
 from ergodrift.types import Array, PyTree, State
 
 LOOKED_AT = 65_536  # samples: of more, every second or third or k-th is taken
-TAUGHT = 2000  # samples in random order that a rough solution is made of; fewer are gone through again
+TAUGHT = 2000  # rounds in random order that a rough solution is made of
+AT_ONCE, BYTES = 32, 2**15  # samples of such a round, and bytes that they have: their mean says more than one of them
 COLUMNS = 128  # entries of a gradient whose dependence is looked at
 COUNTS = 1.5  # long-run variance over variance from which samples count as dependent
 LEAST = 1e-3  # of a factor's diameter, or of the way that was gone: no distance is taken for less
+AWAY = 0.1  # what a constraint's distance from 0 counts, in units of its price
 FIRSTS = (1e-2, 1e-4, 1e-6)  # of a factor's diameter: distances that a rough solution begins with
 
 
@@ -78,21 +80,38 @@ class Samples(NamedTuple):
         order = np.concatenate([rng.permutation(total) for _ in range(-(-count // total))])[:count]
         return self._replace(rows=self.rows[:, order])
 
+    def grouped(self, count: int, law: np.ndarray | None = None) -> Samples:
+        """So many batches of what `mixed` makes; of one each where they are large, or a loss's and a constraint's."""
+        bytes_each = sum(leaf[0].nbytes for leaf in jax.tree.leaves(self.points[0]))
+        size = 1 if len(self.points) > 1 else int(np.clip(BYTES // max(bytes_each, 1), 1, AT_ONCE))
+        mixed = self.mixed(count * size, law)
+        return mixed if size == 1 else mixed._replace(rows=mixed.rows.reshape(1, -1, size))
+
     def turned(self, turns: int) -> list[Samples]:
         """The same from so many places on, wrapping around."""
         total = self.rows.shape[1]
         return [self._replace(rows=np.roll(self.rows, -(total * k // turns), axis=1)) for k in range(turns)]
 
     def worth(self, problem: Problem, x: PyTree, multipliers: Array) -> float:
-        """Mean f(x) + 2 l.[mean g(x)]_+, which is least at optimal points alone; infinite where it is no number."""
+        """`worth` of the means over all samples; infinite where it is no number."""
         losses, constraints = self.values(problem, x)
-        found = losses.mean() + 2 * np.maximum(constraints.mean(axis=0), 0) @ np.asarray(multipliers, float)
-        return float(found) if np.isfinite(found) else np.inf
+        found = float(worth(losses.mean(), constraints.mean(axis=0), multipliers))
+        return found if np.isfinite(found) else np.inf
 
     def values(self, problem: Problem, x: PyTree) -> tuple[np.ndarray, np.ndarray]:
         """f(x, xi_t), (n,), and g(x, xi_t), (n, constraints), in float64."""
         losses, constraints = loss_values(problem, self.points[0], x), constraint_values(problem, self.points[-1], x)
-        return losses[self.rows[0]], constraints[self.rows[-1]]
+        return losses[self.rows[0].ravel()], constraints[self.rows[-1].ravel()]
+
+
+def worth(loss: np.ndarray, constraints: np.ndarray, multipliers: Array) -> np.ndarray:
+    """f + l.g + |l.g| / 10, term by term, of means at a point: least at optimal points alone, the Lagrangian nearby.
+
+    The Lagrangian itself is blind where loss and constraints trade at the price l; a larger part of |g|, which chance
+    moves more than all else, would make comparisons a matter of chance.
+    """
+    prices = np.asarray(multipliers, float)
+    return loss + constraints @ prices + AWAY * np.abs(constraints) @ prices
 
 
 class Pilot(NamedTuple):
@@ -105,6 +124,7 @@ class Pilot(NamedTuple):
         scales: what `sdpp` may be told.
         ratio: how many times its variance the long-run variance is, of the gradient of the Lagrangian or of a
             constraint, whichever is most; 1 where samples are as good as independent.
+        even: distances with which all factors of the domain have one step, in units of their diameters.
     """
 
     x: PyTree
@@ -112,11 +132,13 @@ class Pilot(NamedTuple):
     taken: int
     scales: Scales
     ratio: float
+    even: PyTree
 
     def cautious(self, part: float) -> Pilot:
         """The same with a part of the long-run variances."""
-        long_run = jax.tree.map(lambda leaf: leaf * part, self.scales[1:])
-        return self._replace(scales=Scales(self.scales.distance, *long_run))
+        known = self.scales
+        long_run = [jax.tree.map(lambda leaf: leaf * part, each) for each in known[1:3]]
+        return self._replace(scales=Scales(known.distance, *long_run, known.multipliers))
 
     def of_batches(self, size: int) -> Pilot:
         """The same where a sample is the mean of so many rows: their long-run variance is that of rows over `size`."""
@@ -141,11 +163,12 @@ def pilot(
         independent: whether samples are known to be.
         taught: samples for the rough solution, where these are not `samples` in random order.
     """
-    taught = samples.mixed(TAUGHT) if taught is None else taught
-    taken = min(TAUGHT, samples.rows.shape[1])
-    x, multipliers = rough(problem, starting(problem, x0, FIRSTS[0]).bind(problem), taught, x0, num_constraints)
+    taught = samples.grouped(TAUGHT) if taught is None else taught
+    taken = min(taught.rows.size, samples.rows.shape[1])
+    asked = Batched.of(problem) if taught.rows.ndim == 3 else problem
+    x, multipliers = rough(asked, starting(problem, x0, FIRSTS[0]).bind(problem), taught, x0, num_constraints)
     for part in FIRSTS[1:]:  # a domain may be far larger than the way to go
-        other = rough(problem, starting(problem, x0, part).bind(problem), taught, x0, num_constraints)
+        other = rough(asked, starting(problem, x0, part).bind(problem), taught, x0, num_constraints)
         if loses(*taught.values(problem, x), *taught.values(problem, other[0])):
             x, multipliers = other
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((x, multipliers))):
@@ -162,20 +185,37 @@ def pilot(
         return np.where(np.maximum(far, least) > 0, np.maximum(far, least), 1)  # what is a point cannot move anyway
 
     distance = jax.tree.map(known, away, across)
+    seen = _along(problem, x, multipliers, samples.points, samples.rows.reshape(len(samples.rows), -1))
+    directions, squares, sizes, constraints = map(np.asarray, seen)
+    even = _evenly(problem.geometry, x, distance, across, squares)
     if independent:
-        return Pilot(x, multipliers, taken, Scales(distance), 1.0)
-    directions, sizes, constraints = map(np.asarray, _along(problem, x, multipliers, samples.points, samples.rows))
+        return Pilot(x, multipliers, taken, Scales(distance, multipliers=np.asarray(multipliers)), 1.0, even)
     long_run, ratio = _of_factors(problem.geometry, x, directions, sizes, samples.every)
     variances, each = np.var(constraints, axis=0), long_run_variance(constraints)
     counts = each > COUNTS * variances
     each = variances + samples.every * (each - variances)
     ratio = max(ratio, float(np.max(each[counts] / variances[counts], initial=1.0)))
-    return Pilot(x, multipliers, taken, Scales(distance, long_run, np.where(counts, each, 0.0)), ratio)
+    return Pilot(
+        x,
+        multipliers,
+        taken,
+        Scales(distance, long_run, np.where(counts, each, 0.0), np.asarray(multipliers)),
+        ratio,
+        even,
+    )
 
 
-def loses_to_start(problem: Problem, samples: Samples, x: PyTree, x0: PyTree) -> bool:
-    """Whether x0 is better than x on these samples (`trust.start.loses`)."""
-    return loses(*samples.values(problem, x), *samples.values(problem, x0))
+def loses_to_start(problem: Problem, samples: Samples, x: PyTree, x0: PyTree, multipliers: Array) -> bool:
+    """Whether x0 is better than x on these samples: by `trust.start.loses`, or by what constraints cost, which is
+    2 l_i g_i where they are violated."""
+    end, start = samples.values(problem, x), samples.values(problem, x0)
+    dearer = _priced(*end, multipliers) - _priced(*start, multipliers)
+    return loses(*end, *start) or loses(dearer, end[1][:, :0], np.zeros_like(dearer), start[1][:, :0])
+
+
+def _priced(losses: np.ndarray, constraints: np.ndarray, multipliers: Array) -> np.ndarray:
+    prices = np.where(constraints.mean(axis=0) > 0, 2 * np.asarray(multipliers, float), 0)
+    return losses + constraints @ prices
 
 
 def starting(problem: Problem, x0: PyTree, part: float) -> Algorithm:
@@ -218,8 +258,8 @@ def _sample(points: tuple[PyTree, ...], rows: Array) -> PyTree:
 @compiled()
 def _along(
     problem: Problem, x: PyTree, multipliers: jax.Array, points: tuple[PyTree, ...], rows: Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Some entries of d_t (n, columns), the mean of its squares (d,), and g_t (n, constraints)."""
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Some entries of d_t (n, columns), the means of its squares and its variances (d,), and g_t (n, constraints)."""
 
     def one(total: tuple[jax.Array, jax.Array], rows: jax.Array) -> tuple[PyTree, tuple[jax.Array, jax.Array]]:
         feedback = problem.feedback(x, _sample(points, rows))
@@ -230,7 +270,23 @@ def _along(
     zero = jnp.zeros_like(ravel_pytree(x)[0])
     (total, squares), (directions, constraints) = jax.lax.scan(one, (zero, zero), jnp.asarray(rows).T)
     count = rows.shape[1]
-    return directions, squares / count - (total / count) ** 2, constraints
+    return directions, squares / count, squares / count - (total / count) ** 2, constraints
+
+
+def _evenly(geometry: Geometry, x: PyTree, distance: PyTree, across: PyTree, squares: np.ndarray) -> PyTree:
+    """Distances of the same length as these, in units of the factors' diameters, but as the forces are, sqrt(E |d|^2).
+
+    A factor's step is its distance over its force, so that all have the same.
+    """
+    unravel, wide = ravel_pytree(x)[1], jax.tree.map(lambda w: np.where(np.isfinite(w) & (w > 0), w, 1.0), across)
+    sizes = geometry.factor_dual_norms(unravel(jnp.sqrt(jnp.asarray(squares)).astype(tree.dtype(x))))
+    forces = jax.tree.map(lambda size, w: np.asarray(size, float) * w, sizes, wide)
+    way, force = (np.sqrt(sum(np.sum(np.square(part)) for part in parts)) for parts in (
+        [far / w for far, w in _pairs(distance, wide)], jax.tree.leaves(forces)
+    ))  # fmt: skip
+    return jax.tree.map(
+        lambda far, own, w: np.where(own > 0, w * way * own / (force or 1), far), distance, forces, wide
+    )
 
 
 def _of_factors(

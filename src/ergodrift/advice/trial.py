@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ergodrift.advice.pilot import LOOKED_AT, Samples, rough
+from ergodrift.advice.pilot import LOOKED_AT, Samples, rough, worth
 from ergodrift.data.expectation import expectations
 from ergodrift.data.source import Source
 from ergodrift.methods.algorithms import Algorithm
@@ -19,7 +19,7 @@ MOST, TOGETHER, SEED = 16, 2**17, 2**32 - 4  # paths, samples that all have toge
 
 
 class Trial(NamedTuple):
-    """Paths of a source, and what a point is worth: E f(x) + 2 l.[E g(x)]_+, which is least at optimal points alone.
+    """Paths of a source, and what a point is worth by its law (`pilot.worth`).
 
     Attributes:
         problem, source, x0: what is tried on.
@@ -58,7 +58,7 @@ class Trial(NamedTuple):
         """Of each point, by the law."""
         stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *points)
         losses, constraints = expectations(self.problem, self.source, stacked, axes=1)
-        return losses + 2 * np.maximum(constraints, 0) @ self.multipliers
+        return worth(losses, constraints, self.multipliers)
 
     def __str__(self) -> str:
         count, length = len(self.paths), self.paths[0].rows.shape[1]

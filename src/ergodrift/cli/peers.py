@@ -41,6 +41,11 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(separator) if name.strip())
 
 
+def _cores() -> int:
+    """Those that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def resumes(options: argparse.Namespace) -> bool:
     """Finished results are kept."""
     return True
@@ -52,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
 
     jax.config.update("jax_enable_x64", True)  # gaps of a millionth, and libraries that are compared to rounding
     with contextlib.suppress(RuntimeError):  # of a program that has started JAX before it calls this
-        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # seeds are spread over all cores
+        jax.config.update("jax_num_cpu_devices", _cores())  # seeds are spread over all of them
     from ergodrift.peers.bench import QUICK, Config, compare
     from ergodrift.peers.tasks import TASKS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import time
 from collections.abc import Callable
@@ -83,7 +84,8 @@ class Feed:
             )
         self.kind, self.devices, self.at, self.end = kind, devices, begin, end
         self.current: Window | None = None
-        self._last: list[np.ndarray] = []
+        self._last = collections.deque[list[np.ndarray]]()  # the last rows, in pieces,
+        self._kept = 0  # and how many these are
         self._ahead: list[Window | None] = []
         self.reader = source.open()
         self.reader.look(1)
@@ -116,8 +118,16 @@ class Feed:
 
     @property
     def latest(self) -> PyTree:
-        """Some of the last rows that were read."""
-        return self.reader.like.tree(self._last) if self._last else None
+        """The last rows that were read, however short their chunks were."""
+        if not self._last:
+            return None
+        return self.reader.like.tree([np.concatenate(leaves)[-LATEST:] for leaves in zip(*self._last, strict=True)])
+
+    def _keep(self, rows: list[np.ndarray]) -> None:
+        self._last.append(rows)
+        self._kept += len(rows[0])
+        while self._kept - len(self._last[0][0]) >= LATEST:
+            self._kept -= len(self._last.popleft()[0])
 
     def _window(self) -> Window | None:
         began, first, reader = time.monotonic(), self.at, self.reader
@@ -129,7 +139,7 @@ class Feed:
             for buffer, leaf in zip(buffers, rows, strict=True):
                 buffer[self.at - first : self.at - first + len(leaf)] = _turned(leaf)
             self.at += len(rows[0])
-            self._last = [leaf[-LATEST:] for leaf in rows]
+            self._keep([leaf[-LATEST:].copy() for leaf in rows])  # the chunk may go, or be written to again
             if time.monotonic() - began > WAIT and not reader.pending:
                 break
         if not buffers:

@@ -246,6 +246,8 @@ class Learner:
 
     def _understood(self, samples: PyTree) -> tuple[Intake | None, list[PyTree]]:
         """The arrays of samples that were given in a form of their own, or are the first."""
+        if type(samples) in (list, tuple) and not samples:
+            return None, []  # nothing has come
         intake = self._intake
         if intake is None:
             given = list(forms(samples))

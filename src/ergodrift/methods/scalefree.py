@@ -12,7 +12,7 @@ from ergodrift._core import tree
 from ergodrift.geometry import Geometry
 from ergodrift.methods.method import Method
 from ergodrift.methods.rates import Pressure, Rates, kept, no_pressure, toward
-from ergodrift.types import Array, Feedback, PyTree, Scalar, Sizes
+from ergodrift.types import Array, Feedback, Key, PyTree, Scalar, Sizes, State
 
 T = TypeVar("T")
 
@@ -30,11 +30,13 @@ class Scales(NamedTuple):
         long_run: the long-run variance of d_t = df_t + sum_i lambda_i dg_ti near the solution, that is the sum of all
             its autocovariances, for each factor; 0 where samples are as good as independent.
         constraints_long_run: the same of each constraint, shape (n,).
+        multipliers: those of a rough solution, shape (n,), with which a run begins; 0 where nothing is known of them.
     """
 
     distance: PyTree
     long_run: PyTree = 0.0
     constraints_long_run: PyTree = 0.0
+    multipliers: PyTree = 0.0
 
 
 class Travelled(NamedTuple):
@@ -118,7 +120,11 @@ class Distances(Rates):
             lambda leaf, like: jnp.broadcast_to(jnp.asarray(leaf, kind), jnp.shape(like)), distance, across
         )
         still = jax.tree.map(jnp.zeros_like, distance)
-        return Travelled(x, distance, x, still, distance, no_pressure(num_constraints, kind))
+        pressure = no_pressure(num_constraints, kind)
+        if self.scales is not None:  # what is given has a scale already
+            reached = jnp.broadcast_to(jnp.asarray(self.scales.multipliers, kind), (num_constraints,))
+            pressure = pressure._replace(reached=reached, heard=jnp.any(reached > 0))
+        return Travelled(x, distance, x, still, distance, pressure)
 
     def absorb(
         self, state: Travelled, t: jax.Array, feedback: Feedback, x: PyTree, queue: jax.Array, geometry: Geometry
@@ -169,6 +175,11 @@ class ScaledDrift(Method):
 
     reads = ("proximity", "rates", "kept")
 
+    def init(self, x0: PyTree, num_constraints: int, levels: Key | Array | None = None) -> State:
+        """As everywhere, but that multipliers begin with those that the schedule knows of."""
+        state = super().init(x0, num_constraints, levels)
+        return state._replace(queue=state.schedule.pressure.reached)
+
     def update(self, x: PyTree, queue: jax.Array, feedback: Feedback, weights: PyTree) -> tuple[PyTree, jax.Array]:
         multipliers = self.multipliers(queue, weights)
         # As in appendix C: what has had no gradient yet stays where it is, whatever the step.
@@ -217,7 +228,7 @@ def _for_each(value: PyTree, factors: T) -> T:
 def _check(scales: Scales, factors: PyTree, num_constraints: int) -> None:
     """Refuse scales that do not fit the domain or the constraints: broadcasting would hide that they do not."""
     rows = np.zeros(num_constraints)
-    for name, like in zip(Scales._fields, (factors, factors, rows), strict=True):
+    for name, like in zip(Scales._fields, (factors, factors, rows, rows), strict=True):
         value = getattr(scales, name)
         found, wanted = (jax.tree.map(np.shape, each) for each in (value, like))
         if found != () and found != wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 
 import jax
@@ -94,9 +95,14 @@ def _flat(points: PyTree, axes: int) -> np.ndarray:
     return np.asarray(flatten(points))
 
 
+_chosen: weakref.WeakKeyDictionary[Trial, Algorithm] = weakref.WeakKeyDictionary()  # three rows have the same choice
+
+
 def _auto(trial: Trial) -> Algorithm:
-    task = trial.task
-    return auto(task.problem, task.source, x0=task.x0, num_samples=task.num_samples)
+    if trial not in _chosen:
+        task = trial.task
+        _chosen[trial] = auto(task.problem, task.source, x0=task.x0, num_samples=task.num_samples)
+    return _chosen[trial]
 
 
 def _told(trial: Trial) -> Algorithm:
