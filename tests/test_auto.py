@@ -9,6 +9,8 @@ import pytest
 import ergodrift as ed
 from cases import ar1
 from ergodrift.advice.pilot import Samples, pilot
+from ergodrift.advice.settings import MOST, NOTCHES, Setting, best_setting
+from ergodrift.methods.scalefree import Distances
 
 CHAIN = ed.MarkovChain(0.7 * np.eye(3) + 0.1)
 PROBLEM = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.5 + xi[:1], ed.Ball(1.0))
@@ -201,3 +203,77 @@ def test_storms_ask_for_no_caution():
     best = np.linalg.inv(np.cov(returns.T)).sum(axis=0)
     excess = [np.mean((returns @ x) ** 2) for x in (end, x0, best / best.sum())]
     assert excess[0] - excess[2] < 0.05 * (excess[1] - excess[2])
+
+
+@pytest.mark.slow
+def test_a_constraint_that_is_seldom_heard_is_kept_all_the_same():
+    """One sample in 200 says anything of it, in numbers that are 200 times as large: x = 0.3 in each of 5 directions.
+
+    By f + 2 l.[g]_+, with l = 0.7 from the gradients there; a fifth of x0's is what noise leaves.
+    """
+    rng = np.random.default_rng(2)
+    data = {"d": rng.normal(size=(10_000, 5)) + 1, "hit": (rng.random(10_000) < 0.005) / 0.005}
+    problem = ed.Problem(
+        lambda x, xi: 0.5 * jnp.sum(x**2) - xi["d"] @ x,
+        lambda x, xi: xi["hit"] * (jnp.sum(x, keepdims=True) - 1.5),
+        ed.Box(-5.0, 5.0),
+    )
+    source, x0 = ed.SeriesSource(data), np.zeros(5)
+    x = np.asarray(ed.run(ed.auto(problem, source, x0), problem, source, x0=x0).solution[0])
+
+    def merit(x: np.ndarray) -> float:
+        return 0.5 * x @ x - data["d"].mean(axis=0) @ x + 1.4 * max(data["hit"].mean() * (x.sum() - 1.5), 0)
+
+    best = merit(np.full(5, 0.3))
+    assert merit(x) - best < 0.2 * (merit(x0) - best)
+
+
+@pytest.mark.slow
+def test_a_large_level_beside_small_features_is_no_obstacle():
+    """A band over a series around 350: intercept and lag are nearly the same feature, and one step for all is best."""
+    level = 350 + np.cumsum(np.random.default_rng(0).normal(size=2300)) * 0.3
+    data = {"a": np.column_stack([np.ones(2200), level[:-100]]), "y": level[100:]}
+    problem = ed.Problem(
+        lambda x, xi: xi["a"] @ x,
+        lambda x, xi: jnp.maximum(xi["y"] - xi["a"] @ x, 0)[None] - 0.5,
+        ed.Box(np.array([-50.0, -2.0]), np.array([50.0, 2.0])),
+    )
+    source, x0 = ed.SeriesSource(data), np.zeros(2)
+    x = np.asarray(ed.run(ed.auto(problem, source, x0), problem, source, x0=x0).solution[0])
+    over = data["a"] @ x - data["y"]
+    assert np.maximum(-over, 0).mean() < 1.0
+    assert over.mean() < 6  # the spread over 100 rows is 3
+
+
+def test_settings_are_notches_around_the_defaults():
+    source = series(0.9, 3000)
+    seen = Samples.of(source, source.path_of(source.paths([0], 3000), 0))
+    found = pilot(PROBLEM, seen, X0, 1)
+    algorithms = [ed.sdpp(), Setting().of(found), Setting(1, 2, -1, 0, 1, 1).of(found, part=0.5)]
+    assert [one.average for one in algorithms] == [("polynomial", 1), ("polynomial", 1), ("polynomial", 0)]
+    plain, same, other = (one.schedule for one in algorithms)
+    assert isinstance(plain, Distances)
+    assert isinstance(same, Distances)
+    assert isinstance(other, Distances)
+    assert (same.stride, same.dual_stride) == (plain.stride, plain.dual_stride)
+    np.testing.assert_allclose(other.stride, 9 * plain.stride)
+    np.testing.assert_allclose(other.dual_stride, plain.dual_stride / 3)
+    assert same.scales is not None
+    assert other.scales is not None
+    np.testing.assert_allclose(other.scales.long_run, 0.1 * same.scales.long_run)
+    np.testing.assert_allclose(other.scales.distance, 0.5 * same.scales.distance)
+    assert np.all(np.asarray(other.scales.multipliers) == 0)
+
+
+@pytest.mark.parametrize("target", [Setting(2, -3, 4, 1, 0, 1), Setting(0, 3, -5, 0, 1, 0)])
+def test_the_search_finds_what_is_best(target):
+    tried: list[Setting] = []
+
+    def worth(setting: Setting) -> float:
+        tried.append(setting)
+        return float(sum((a - b) ** 2 for a, b in zip(setting, target, strict=True)))
+
+    assert best_setting(worth, dependent=True, factors=True) == target
+    assert len(tried) == len(set(tried)) <= MOST
+    assert all(low <= getattr(one, name) <= high for one in tried for name, (low, high) in NOTCHES.items())
+    assert best_setting(worth, dependent=False, factors=False) == target._replace(caution=0, even=0)

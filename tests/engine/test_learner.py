@@ -117,6 +117,18 @@ def test_before_the_first_sample():
     assert ed.Learner(ed.sdpp(), PROBLEM, X0, example=one(0)).queue.tolist() == [0, 0]
 
 
+def test_nothing_may_come():
+    learner = ed.Learner(ed.sdpp(), PROBLEM, X0)
+    learner.learn([])
+    fed(learner, [])
+    before = learner.solution
+    learner.learn([], note={"polled": 1})
+    learner.learn(part(DATA, 0, 0))
+    assert learner.samples_seen == ROWS
+    assert learner.note == {"polled": 1}
+    np.testing.assert_array_equal(learner.solution, before)
+
+
 def test_what_one_sample_is():
     """Read off the first call where the functions leave no doubt, asked for where they do."""
     problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.3, ed.Ball(2.0))

@@ -547,3 +547,12 @@ def test_killed_it_goes_on_where_it_was(tmp_path, kind):
     assert found == process("-", -1).stdout.split()[-1]
     if kind == "iterator":  # it was asked for what goes on, and not for all
         assert 0 < int(told[0]) < 3000
+
+
+def test_a_look_at_the_end_sees_more_than_the_last_chunk():
+    """By its last row alone x0 would be better than any point: a warning would say so, and warnings are errors."""
+    a = np.random.default_rng(0).normal(size=(500, 2))
+    data = {"a": a, "b": a @ [1.0, 0.5]}
+    data["b"][-1] = 0.0
+    problem = ed.Problem(lambda x, xi: (xi["a"] @ x - xi["b"]) ** 2, lambda x, xi: x[:1] - 2.0, ed.Ball(2.0))
+    ed.run(ed.sdpp(), problem, ed.StreamSource(cut(data, range(1, 500))), x0=np.zeros(2))

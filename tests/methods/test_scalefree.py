@@ -263,6 +263,18 @@ def test_a_domain_without_bounds_asks_for_a_distance():
     np.testing.assert_allclose(found, [1, 1], atol=4 * ERROR)
 
 
+def test_multipliers_that_are_known_are_where_a_run_begins():
+    """x = 0, f = -x and g = x - 1 with l = 2: d = -1 + 2 = 1, E = 1, r = 1 and c = 2 make the first step -2; and
+    l = 2 + 0.3 * 2 / sqrt(1) * -1 = 1.4, Lambda being the larger of 2 and |df| / |dg| = 1."""
+    problem = ed.Problem(lambda x, xi: -x[0], lambda x, xi: x - 1, ed.Ball(9.0))
+    method = ed.sdpp(Scales(1.0, multipliers=np.full(1, 2.0))).bind(problem)
+    state = method.init(np.zeros(1, KIND), 1)
+    np.testing.assert_array_equal(state.queue, [2.0])
+    state, _ = method.step(state, problem.feedback(state.x, np.zeros(1, KIND)))
+    np.testing.assert_allclose(state.x, [-2.0], rtol=1e-6)
+    np.testing.assert_allclose(state.queue, [1.4], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("scales", "message"),
     [
@@ -274,6 +286,8 @@ def test_a_domain_without_bounds_asks_for_a_distance():
         (Scales(np.array([1.0, np.nan])), "scales.distance must be finite and > 0"),
         (Scales(1.0, -1.0), "scales.long_run must be finite and >= 0, got -1.0"),
         (Scales(1.0, 0.0, np.inf), "scales.constraints_long_run must be finite and >= 0, got inf"),
+        (Scales(1.0, multipliers=np.ones(2)), "multipliers must be one number, or one for each constraint: (1,)"),
+        (Scales(1.0, multipliers=-1.0), "scales.multipliers must be finite and >= 0, got -1.0"),
     ],
 )  # fmt: skip
 def test_scales_that_do_not_fit_are_refused(scales, message):

@@ -87,7 +87,10 @@ def samples(count: int, loss: str, c: float, each: np.ndarray, unit: np.ndarray)
 def known(geometry: ed.Geometry, x0: Any, c: float, each: np.ndarray) -> Scales:
     across = jax.tree.map(np.asarray, geometry.factor_diameters(jax.tree.map(jnp.asarray, x0)))
     return Scales(
-        jax.tree.map(lambda r: 0.2 * r, across), jax.tree.map(lambda r: 0.1 * (c / r) ** 2, across), 30 * each**2
+        jax.tree.map(lambda r: 0.2 * r, across),
+        jax.tree.map(lambda r: 0.1 * (c / r) ** 2, across),
+        30 * each**2,
+        0.5 * c / each,
     )
 
 

@@ -10,7 +10,18 @@ import jax
 import numpy as np
 
 from ergodrift._core import check, tree
-from ergodrift.advice.pilot import FIRSTS, LOOKED_AT, TAUGHT, Pilot, Samples, loses_to_start, pilot, rough, starting
+from ergodrift.advice.pilot import (
+    FIRSTS,
+    LOOKED_AT,
+    TAUGHT,
+    Pilot,
+    Samples,
+    loses_to_start,
+    pilot,
+    rough,
+    rough_from,
+    starting,
+)
 from ergodrift.advice.settings import Setting, best_setting
 from ergodrift.advice.trial import Trial
 from ergodrift.data.source import Source
@@ -166,8 +177,7 @@ def _for_stream(
         """Of what runs end with: by the law, or by all samples."""
         if trial is not None:
             return trial.worth(setting.of(found))
-        method = setting.of(found).bind(problem)
-        ends = [rough(asked, method, turn, x0, num_constraints)[0] for turn in turned]
+        ends = rough_from(asked, setting.of(found).bind(problem), turned, x0, found.multipliers)
         return float(np.mean([samples.worth(problem, end, found.multipliers) for end in ends]))
 
     factors = sum(np.size(leaf) for leaf in jax.tree.leaves(found.even)) > 1
@@ -178,7 +188,9 @@ def _for_stream(
         if wins(chosen, found.multipliers):
             tail = "" if part == 1 else f"; steps are {1 / part:g} times shorter, since longer ones lost to x0"
             return _because(chosen, words + tail)
-    return _because(chosen, f"{words}; on these samples no length of step came to a better point than x0")
+    return _because(
+        setting.of(found, SHORTER[-1]), f"{words}; on these samples no length of step came to a better point than x0"
+    )
 
 
 def _looked_at(source: Source, num_samples: int | None) -> tuple[Samples, Samples]:

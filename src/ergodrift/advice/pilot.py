@@ -136,9 +136,8 @@ class Pilot(NamedTuple):
 
     def cautious(self, part: float) -> Pilot:
         """The same with a part of the long-run variances."""
-        known = self.scales
-        long_run = [jax.tree.map(lambda leaf: leaf * part, each) for each in known[1:3]]
-        return self._replace(scales=Scales(known.distance, *long_run, known.multipliers))
+        long_run, constraints = jax.tree.map(lambda leaf: leaf * part, self.scales[1:3])
+        return self._replace(scales=self.scales._replace(long_run=long_run, constraints_long_run=constraints))
 
     def of_batches(self, size: int) -> Pilot:
         """The same where a sample is the mean of so many rows: their long-run variance is that of rows over `size`."""
@@ -236,6 +235,22 @@ def rough(
     """The average point and multipliers of a scale-free method after these samples."""
     state = _after(problem, method, method.init(x0, num_constraints), samples.points, samples.rows)
     return state.schedule.x, state.schedule.pressure.multipliers
+
+
+def rough_from(problem: Problem, method: Method, turns: list[Samples], x0: PyTree, multipliers: Array) -> list[PyTree]:
+    """The average points alone, of runs over the same samples from several places on, in one call."""
+    rows = np.stack([turn.rows for turn in turns])
+    found = jax.tree.map(np.asarray, _in_turn(problem, method, x0, np.asarray(multipliers), turns[0].points, rows))
+    return [jax.tree.map(lambda leaf, k=k: leaf[k], found) for k in range(len(turns))]
+
+
+@compiled()
+def _in_turn(
+    problem: Problem, method: Method, x0: PyTree, multipliers: Array, points: tuple[PyTree, ...], rows: Array
+) -> PyTree:
+    state = method.init(x0, multipliers.shape[0])
+    # One after the other: lanes side by side would not fit into the single function that makes a loop quick on a CPU.
+    return jax.lax.map(lambda rows: _after(problem, method, state, points, rows).schedule.x, rows)
 
 
 @compiled()
