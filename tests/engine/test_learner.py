@@ -123,7 +123,7 @@ def test_nothing_may_come():
     fed(learner, [])
     before = learner.solution
     learner.learn([], note={"polled": 1})
-    learner.learn(part(DATA, 0, 0))
+    learner.learn(part(0, 0))
     assert learner.samples_seen == ROWS
     assert learner.note == {"polled": 1}
     np.testing.assert_array_equal(learner.solution, before)

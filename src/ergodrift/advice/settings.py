@@ -13,9 +13,10 @@ from ergodrift.methods.algorithms import Algorithm, sdpp
 from ergodrift.methods.scalefree import Distances
 
 STEP, CAUTION = 3.0, 0.1  # what a notch of a stride multiplies it by, and one of caution the long-run variances
-NOTCHES = {"stride": (-5, 3), "dual_stride": (-5, 4), "caution": (0, 2), "even": (0, 1), "uniform": (0, 1),
+NOTCHES = {"stride": (-5, 3), "dual_stride": (-2, 4), "caution": (0, 2), "even": (0, 1), "uniform": (0, 1),
            "cold": (0, 1)}  # fmt: skip
-STARTS = ({}, {"caution": 2}, {"dual_stride": -3})  # of the search, each with all kinds of steps and averages
+STARTS = ({}, {"caution": 2}, {"dual_stride": -2})  # of the search, each with all kinds of steps and averages
+# Multipliers that hardly move would do best on these samples, and could answer to no others: k has a low end.
 MOST = 120  # settings that are tried at most
 
 

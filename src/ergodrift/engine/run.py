@@ -36,6 +36,7 @@ from ergodrift.engine.start import warn_of_losers
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.method import checked_point
+from ergodrift.methods.rates import Rates
 from ergodrift.problem import Problem
 from ergodrift.types import Array, PyTree
 
@@ -147,6 +148,8 @@ def run(
     added = None if margin is None else checked_margin(margin, num_constraints, tree.dtype(x0))
     if added is not None:
         target, stream = tightened(target, stream, added)
+        if isinstance(algorithm.schedule, Rates):
+            algorithm = dataclasses.replace(algorithm, schedule=algorithm.schedule.answering())
 
     given = None if levels is None else _levels(levels, len(keys))
     num_rounds = None if given is None else given.shape[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -80,6 +81,10 @@ class Rates(StateSchedule):
     def weights(self, state: PyTree, t: jax.Array, sizes: Sizes) -> tuple[PyTree, PyTree]:
         time = t.astype(state.reached.dtype)
         return state, DualWeights(self.rates(state, time, state.constraints), kept(state))
+
+    def answering(self) -> Rates:
+        """With multipliers that move at the usual rate at least, for constraints that are not those it was set for."""
+        return dataclasses.replace(self, dual_stride=jnp.maximum(self.dual_stride, Rates.dual_stride))
 
     def press(
         self, state: Pressure, t: jax.Array, queue: jax.Array, loss: jax.Array, rows: jax.Array, constraints: jax.Array
