@@ -178,7 +178,8 @@ class ScaledDrift(Method):
     def init(self, x0: PyTree, num_constraints: int, levels: Key | Array | None = None) -> State:
         """As everywhere, but that multipliers begin with those that the schedule knows of."""
         state = super().init(x0, num_constraints, levels)
-        return state._replace(queue=state.schedule.pressure.reached)
+        known = state.schedule.pressure if isinstance(state.schedule, Travelled) else state.schedule
+        return state._replace(queue=known.reached)
 
     def update(self, x: PyTree, queue: jax.Array, feedback: Feedback, weights: PyTree) -> tuple[PyTree, jax.Array]:
         multipliers = self.multipliers(queue, weights)
