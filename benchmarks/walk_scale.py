@@ -84,7 +84,7 @@ def rdpp_hops(agents, dimension=100, tokens=64, hops=200):
         rows[:, -2], rows[:, -1] = rng.integers(0, agents, tokens), 1
         return rows
 
-    given = [answers() for _ in range(hops + 20)]
+    given, began = [answers() for _ in range(hops + 20)], 0.0
     for number, rows in enumerate(given):
         if number == 20:
             began = time.perf_counter()
