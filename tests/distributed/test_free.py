@@ -55,12 +55,12 @@ def test_a_slow_agent_holds_up_those_who_are_with_it_alone(drowsy):
     close(free.result, ed.run(ed.edpp(4.0), PROBLEM, source, x0=ZERO, num_samples=70, seeds=TOKENS, record=7), 1e-12)
     assert same(free.result, bound.result)
     assert np.array_equal(free.visits, bound.visits)
-    # A token is with the slow agent at one hop in four, for one message or, where it came late, two; with a barrier
-    # somebody is there at nine hops in ten, and with more than a batch of them it takes several answers.
-    assert free.seconds < 0.75 * bound.seconds
+    # With a barrier no token is ever more than one hop ahead of another.
+    assert free.arrivals is not None
+    made = np.cumsum(np.arange(TOKENS)[:, None] == free.arrivals.token[None], axis=1)
+    assert (made.max(axis=0) - made.min(axis=0)).max() > 3
     replayed = go(drowsy, arrivals=free.arrivals)
     assert same(replayed.result, free.result)
-    assert free.arrivals is not None
     assert replayed.arrivals is not None
     for name, one, other in zip(free.arrivals._fields, free.arrivals, replayed.arrivals, strict=True):
         assert np.array_equal(one, other), name
