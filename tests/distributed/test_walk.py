@@ -47,6 +47,7 @@ def test_a_walk_is_the_run_on_the_pooled_data(network, name):
 
     path, record = np.random.default_rng(1).integers(0, AGENTS, (2, SAMPLES // 4)), [4, 80, 160]
     given = {"tokens": 2, "paths": path, "local_rounds": 4, "combine": None, "record": record, **options}
+    given["barrier"] = True  # so that it is known who travels with whom
     walk = dd.walk(algorithm, PROBLEM, GRAPH, network, **given)
     run = ed.run(algorithm, PROBLEM, SOURCE, seeds=2, paths=path.repeat(4, axis=1), record=record, **options)
     close(walk.result, run, 1e-12)

@@ -21,6 +21,7 @@ from ergodrift.distributed.ledger import Ledger
 from ergodrift.distributed.masks import Member, Secure
 from ergodrift.distributed.privacy import Privacy, Secret
 from ergodrift.distributed.replies import Ready
+from ergodrift.distributed.rows import over_rows
 from ergodrift.distributed.serialization import deserialize
 from ergodrift.distributed.site import Site
 from ergodrift.distributed.wire import Token, Visit, WalkSpec
@@ -133,7 +134,7 @@ class AgentActor:
 
         def answers(spec: WalkSpec, leaves: PyTree, words: jax.Array, *seeds: jax.Array) -> jax.Array:
             each = functools.partial(one, self.agent.privacy, spec, structure.unflatten(leaves))
-            return jax.vmap(each)(words.reshape(-1, *question.shape), *seeds)
+            return over_rows(each, words.reshape(-1, *question.shape), *seeds)
 
         # What is the agent's own is an argument, so that all compile the same; nothing else is, since a process that
         # was just woken up takes its time for every one.

@@ -51,7 +51,7 @@ def plain(method: Callable[..., bytes]) -> Callable[..., bytes]:
         except KeyboardInterrupt:  # how Ray cancels
             raise
         except BaseException as error:
-            _write(actor, error)
+            write(actor.log, error)
             if isinstance(error, RefusalError):
                 return replies.refusal(error.code)
             while error.__cause__ is not None:  # what was raised first
@@ -61,9 +61,9 @@ def plain(method: Callable[..., bytes]) -> Callable[..., bytes]:
     return answers
 
 
-def _write(actor: Any, error: BaseException) -> None:
+def write(log: Path, error: BaseException) -> None:
     """The whole story, for the agent's own eyes."""
-    for file in (actor.log, Path(tempfile.gettempdir(), f"ergodrift-{os.getuid()}", actor.log.name)):
+    for file in (log, Path(tempfile.gettempdir(), f"ergodrift-{os.getuid()}", log.name)):
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.touch(mode=0o600)

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ergodrift.distributed.network import RETRY_DELAY, START_TIMEOUT, AgentError, Network
+from ergodrift.distributed.peers import RETRY_DELAY, START_TIMEOUT, AgentError, Peers
 from ergodrift.distributed.replies import Fault, LostError, NotPlainError, Ready, parsed, read
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Gathered(NamedTuple):
         return next(iter(self.ready.values())).constraints
 
 
-def gather(network: Network, walk: bytes, spec: bytes, patience: float, quorum: int) -> Gathered:
+def gather(network: Peers, walk: bytes, spec: bytes, patience: float, quorum: int) -> Gathered:
     """Prepare all agents for a walk that can begin with `quorum` of them, but those that the network excludes.
 
     Raises:
@@ -46,7 +46,7 @@ def gather(network: Network, walk: bytes, spec: bytes, patience: float, quorum: 
 
 
 class _Gathering:
-    def __init__(self, network: Network, walk: bytes, spec: bytes, reasons: dict[int, str]) -> None:
+    def __init__(self, network: Peers, walk: bytes, spec: bytes, reasons: dict[int, str]) -> None:
         self.network, self.ray, self.walk = network, network.ray, walk
         self.spec = self.ray.put(spec)
         self.ready: dict[int, Ready] = {}

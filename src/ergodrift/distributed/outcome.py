@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -10,6 +11,27 @@ import numpy as np
 from ergodrift.data.chain import MarkovChain
 from ergodrift.engine.result import Result
 from ergodrift.types import Array, PyTree
+
+
+class Arrivals(NamedTuple):
+    """In which order answers came: all that a walk without a barrier leaves to chance.
+
+    A turn is what was absorbed at once, a message what an agent was asked at once. One entry for every visit of a
+    token, in the order of absorption.
+
+    Attributes:
+        token: whose visit.
+        agent: whom it asked.
+        message: the number of the message it was asked in.
+        turn: the number of the turn it was absorbed in.
+        answered: whether there was an answer.
+    """
+
+    token: np.ndarray
+    agent: np.ndarray
+    message: np.ndarray
+    turn: np.ndarray
+    answered: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +59,7 @@ class Walk:
             other walks on the same data come on top.
         components: how many connected components the agents that are not set aside form; a token stays in its own.
         chain: the walk, as a Markov chain on the agents.
+        arrivals: the order in which answers came, where it was kept.
     """
 
     result: Result
@@ -57,6 +80,7 @@ class Walk:
     epsilon: dict[str, float]
     components: int
     chain: MarkovChain
+    arrivals: Arrivals | None = None
 
     @property
     def x(self) -> PyTree:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ergodrift.distributed.gathering import EXCLUDED, Gathered
-from ergodrift.distributed.network import RETRY_DELAY, Network
+from ergodrift.distributed.peers import RETRY_DELAY, Peers
 from ergodrift.distributed.replies import Fault, LostError, NotPlainError, Ready, parsed, read
 from ergodrift.distributed.robust import Bounds
 
 if TYPE_CHECKING:
     from ray import ObjectRef
+
 
 POLL_INTERVAL = 1.0  # seconds to wait for one answer before looking at the others
 MAX_MISSES = 3  # how often in a row an agent may be away when asked
@@ -48,7 +49,7 @@ class Roster:
 
     def __init__(
         self,
-        network: Network,
+        network: Peers,
         walk: bytes,
         spec: bytes,
         question_bytes: int,

@@ -148,10 +148,15 @@ def absorb(spec: WalkSpec, moving: Moving, answers: jax.Array) -> tuple[Moving, 
     return jax.vmap(one)(moving, answers.reshape(len(moving.words), -1))
 
 
-def next_block(spec: WalkSpec, tokens: Tokens, hop: jax.Array) -> Tokens:
-    """The tokens at the start of the block of hops that begins here, with its random bits."""
-    carry = jax.vmap(lambda one: loop.next_block(spec.run_spec, one, hop))(unpack(spec, tokens))
-    return pack(spec, _without_prefetch(spec, carry))
+def next_block(spec: WalkSpec, tokens: Tokens, hops: jax.Array, due: jax.Array) -> Tokens:
+    """The tokens, those that are `due` at the start of the block of hops that begins after the hops they have made."""
+    carry = unpack(spec, tokens._replace(moving=tokens.moving._replace(table=None)))
+
+    def one(carry: loop.Carry, hop: jax.Array, due: jax.Array) -> loop.Carry:
+        return _select(due, _without_prefetch(spec, loop.next_block(spec.run_spec, carry, hop)), carry)
+
+    packed = pack(spec, jax.vmap(one)(carry, hops, due))
+    return packed._replace(moving=packed.moving._replace(table=tokens.moving.table))
 
 
 def observe(spec: WalkSpec, tokens: Tokens, taken: jax.Array) -> loop.Record:

@@ -16,21 +16,28 @@ from numpy.typing import ArrayLike
 
 from ergodrift._core import check
 from ergodrift._core.signature import code
+from ergodrift.advice import auto
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.sampler import BLOCK, draw
 from ergodrift.data.source import path_keys, seed_keys
 from ergodrift.data.stream import TableStream
+from ergodrift.data.tables import MarkovSource
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
+from ergodrift.distributed.free_loop import FreeLoop
 from ergodrift.distributed.gathering import gather
 from ergodrift.distributed.groups import DEFAULT_BOUND, SECURE, GroupRoster, MaskedRoster, checked_groups
+from ergodrift.distributed.hosts import Crowd
 from ergodrift.distributed.network import Network, agent_list, agent_names
-from ergodrift.distributed.outcome import Walk
+from ergodrift.distributed.outcome import Arrivals, Walk
 from ergodrift.distributed.privacy import Privacy
+from ergodrift.distributed.remote import checkpoint_at, is_remote
 from ergodrift.distributed.replies import Ready
 from ergodrift.distributed.robust import Bounds, checked_bounds
 from ergodrift.distributed.roster import Roster
+from ergodrift.distributed.routes import Changing, SelfRepellent
 from ergodrift.distributed.serialization import serialize
+from ergodrift.distributed.telemetry import Callback, callback_of
 from ergodrift.distributed.tokens import Hub, RandomBits
 from ergodrift.distributed.walk_loop import WalkLoop
 from ergodrift.distributed.wire import Layout, WalkSpec
@@ -47,7 +54,7 @@ from ergodrift.types import Array, Key, PyTree
 
 
 def walk(
-    algorithm: Algorithm,
+    algorithm: Algorithm | str,
     problem: Problem,
     graph: object,
     agents: Iterable[Agent] | Network,
@@ -57,6 +64,7 @@ def walk(
     tokens: int | Sequence[int] | Array = 1,
     local_rounds: int = 1,
     kind: str = "metropolis",
+    law: str | ArrayLike | None = None,
     paths: ArrayLike | None = None,
     record: int | Sequence[int] | Array = 200,
     average: str | tuple[str, int] | None = None,
@@ -65,10 +73,13 @@ def walk(
     aggregate: str = "mean",
     bounds: float | Mapping[str, float] | str | None = None,
     exclude: Iterable[str] = (),
+    barrier: bool = False,
+    arrivals: bool | Arrivals = False,
     patience: float = 60.0,
     quorum: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
+    log: Callback | str | os.PathLike[str] | None = None,
     address: str | None = None,
     runtime_env: Mapping[str, object] | None = None,
 ) -> Walk:
@@ -83,7 +94,9 @@ def walk(
     for one message each way. That is `run` on the path with every state repeated k times, whose mixing time, counted
     in samples, is about k times as long: set `edpp(tau_mix)` by that.
 
-    All tokens hop together; those at the same agent travel in one message. An agent whose process dies is restarted and
+    Each token moves on when its own answer is there; those that wait for the same agent travel in one message. Its path
+    and its numbers do not depend on who was faster: they come from its seed, and from its row of one compiled program.
+    An agent whose process dies is restarted and
     asked again. One that is silent for `patience` seconds is away until it responds again, and one that answers NaN
     or a wrong shape, or three times in a row nothing, is set aside. A token that would move to an agent who is not
     there holds its place, as in a self-loop of the chain, and takes its sample there (a Metropolis walk on those who
@@ -91,20 +104,27 @@ def walk(
     missed, it makes no round and draws its next move from where it stands; `held` counts these hops.
 
     Args:
-        algorithm: such as `edpp(tau_mix)`, or one of your own.
+        algorithm: such as `edpp(tau_mix)`, or one of your own; "auto" takes what `ed.auto` advises for this
+            chain, these tokens and so many samples.
         problem: loss, constraints and domain. It is sent to the agents, with the algorithm and what both use of your
             own modules; installed packages that they use must be there.
-        graph: a networkx graph or adjacency matrix, or a `MarkovChain`; agent i is at its i-th node.
+        graph: a networkx graph or adjacency matrix, or a `MarkovChain`, or a `Route` such as `SelfRepellent(chain)` or
+            `Changing(graphs)`; agent i is at its i-th node.
         agents: an `Agent` for each node, or a `Network` of them that lasts longer than this walk.
         x0: x_1, the same for all tokens; its precision is the walk's.
         num_samples: rounds' samples of each token, a multiple of `local_rounds`.
         tokens: a count, or the seeds of their paths.
         local_rounds: k, how many samples in a row are taken at a visited agent.
         kind: which walk on the graph, see `MarkovChain.from_graph`.
+        law: the law of the agents that means are taken under, "uniform" or (agents,) weights: answers of agent i are
+            weighed by law_i / stationary_i. The chain's own unless given.
         paths: (tokens, hops) agents to visit; drawn on the way unless given.
         record: how many records to keep, or the sample counts to record at.
         average: how points are weighed in x̄, see `run`; a suffix starts with a hop.
         combine: "mean" for the mean of the tokens' solutions, None to keep them as seeds.
+        barrier: whether all tokens hop together, and wait for the slowest answer at every hop.
+        arrivals: True keeps the order in which answers came, in `Walk.arrivals`. Given such an order, the walk is made
+            again in just that order, to the same bits.
         patience: seconds before an agent that does not answer is given up for the time being. A restarted agent has to
             load its data and compile within them; a quorum has two minutes for that at the start, or `patience` if
             longer, and the others at least 15 seconds more.
@@ -122,7 +142,16 @@ def walk(
             numbers to the last bit if no hop was held. Other arguments are refused by name, functions too, as in `run`.
             The agents' data are not part of what is compared, only their shapes, and these only where there is no
             privacy; agents that were set aside have another chance.
+            load its data and compile within them; at the start of a walk all have two minutes, or `patience` if longer.
+        quorum: the fewest agents to go on with; half of them unless given.
+        checkpoint: a file to keep the walk in, here or where fsspec or pyarrow can write ("s3://bucket/walk.npz").
+            Called again with the same arguments, it goes on from there, to the same numbers to the last bit if no hop
+            was held. Other arguments are refused by name, functions too, as in `run`. The agents' data are not part of
+            what is compared, only their shapes, and these only where there is no privacy; agents that were set aside
+            have another chance.
         checkpoint_every: hops after which it is written; about every two seconds it is, too, unless that takes long.
+        log: what is told every half second of hops, rate, visits, losses and constraints: a function of a dict of
+            numbers, a .csv file, or a folder for TensorBoard.
         address: of a Ray cluster to join, see `Network`.
         runtime_env: see `Network`.
 
@@ -132,10 +161,17 @@ def walk(
         QuorumError: too few agents are left; the checkpoint holds the walk.
         NonFiniteError: a token has become infinite by answers that are finite.
     """
-    for name, value, wanted in [("algorithm", algorithm, Algorithm), ("problem", problem, Problem)]:
-        if not isinstance(value, wanted):
-            raise TypeError(f"{name} must be of type {wanted.__name__}, got {type(value).__name__}: {value!r}")
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be of type Problem, got {type(problem).__name__}: {problem!r}")
+    route = graph if isinstance(graph, SelfRepellent | Changing) else None
+    graph = graph if route is None else route.chain
     chain = graph if isinstance(graph, MarkovChain) else MarkovChain.from_graph(graph, kind)
+    if algorithm == "auto":
+        source = MarkovSource(chain, np.arange(chain.num_states))
+        count = tokens if isinstance(tokens, int) else len(np.atleast_1d(tokens))
+        algorithm = auto(problem, source, None, num_samples, seeds=count)
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(f"algorithm must be of type Algorithm, got {type(algorithm).__name__}: {algorithm!r}")
     local_rounds = check.integer("local_rounds", local_rounds, at_least=1)
     num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=2**31 - BLOCK)
     if num_samples % local_rounds:
@@ -147,6 +183,15 @@ def walk(
     keys, grid = seed_keys(tokens, "tokens"), _hops_at(record, num_samples, local_rounds)
     x0 = checked_point(problem.geometry, x0)
     num_hops = num_samples // local_rounds
+    numbers = np.arange(len(keys)) if np.ndim(tokens) == 0 else np.asarray(tokens).astype(int)
+    if route is not None:
+        if paths is not None:
+            raise ValueError("paths and a graph that draws them exclude each other: pass one of them")
+        paths = route.paths(numbers.tolist(), num_hops)
+    if groups is not None and (law is not None or arrivals is not False):
+        raise ValueError("groups are visited with a barrier, by the chain's own law: leave law and arrivals out")
+    importance = _importance(law, chain, local_rounds)
+    tell = callback_of(log)
     visited = None if paths is None else _checked_paths(paths, len(keys), num_hops, chain.num_states)
     if isinstance(agents, Network) and (address is not None or runtime_env is not None):
         raise ValueError("address and runtime_env belong to the Network: pass them there")
@@ -184,7 +229,7 @@ def walk(
     run_spec = loop.RunSpec(problem, method, TableStream(RandomBits(), None), None, weighing)
 
     with contextlib.ExitStack() as stack:
-        if checkpoint is not None:  # a folder that is not there, or a file in use, is found before any process starts
+        if checkpoint is not None and not is_remote(checkpoint):  # what is wrong with it is found before anything runs
             stack.enter_context(Checkpoint(checkpoint))
         if isinstance(agents, Network):
             network = agents
@@ -197,10 +242,12 @@ def walk(
         walk_id = uuid.uuid4().bytes
         # Agents that only answer need no method; those that have answered such questions before are ready for more.
         told = run_spec._replace(stream=None, method=run_spec.method if local_rounds > 1 else None)
-        batch = 1 << (-(-len(keys) // count) - 1).bit_length()  # an agent's share of the tokens, or up to twice that
+        # Up to twice an agent's share of the tokens; of few tokens, all.
+        batch = 1 << (min(len(keys), max(2 * len(keys) // count, 32)) - 1).bit_length()
         spec = wire.on_host(WalkSpec(told, x0, 1, local_rounds, batch, bool(jax.config.read("jax_enable_x64")), secure))
         sent = serialize(spec, network.key)
-        came = gather(network, walk_id, sent, patience, quorum)
+        peers = network if network.hosts is None else network.hosts
+        came = gather(peers, walk_id, sent, patience, quorum if network.hosts is None else 1)
         if local_rounds > 1 and isinstance(method.estimator, Memory):
             _check_memory(algorithm.name, [network.names[agent] for agent, said in came.ready.items() if said.privacy])
         spec = dataclasses.replace(spec, run_spec=run_spec, num_constraints=came.num_constraints)
@@ -208,29 +255,43 @@ def walk(
         roster: Any
         limits = Bounds(bounds, layout, network.names) if local_rounds == 1 and not secure else None
         sizes = hub.question_bytes, hub.answer_bytes
+        if network.hosts is not None:
+            word = np.dtype(hub.word).itemsize  # of who is asked, and whether there is an answer
+            sizes = hub.question_bytes + word, hub.answer_bytes + word
+            limits = None
         roster = (MaskedRoster if secure else Roster)(
-            network, walk_id, sent, *sizes, local_rounds, patience, came, limits, layout.dtype.itemsize
+            peers, walk_id, sent, *sizes, local_rounds, patience, came, limits, layout.dtype.itemsize
         )
-        if bounds == "auto":
+        if network.hosts is not None:
+            roster = Crowd(roster, network.hosts)
+        elif bounds == "auto":
             roster.sound_out(wire.packed_bytes(spec.x0))
         if members is not None:
             bound = float(bounds) if secure and isinstance(bounds, int | float) else DEFAULT_BOUND
             roster = GroupRoster(roster, members, aggregate, layout, bound)
-        hops = WalkLoop(hub, roster, chain, keys, visited, num_hops, grid, quorum)
+        # One token has nobody to wait for; members of a group are asked at once, and waited for.
+        lockstep = (barrier or len(keys) == 1) and arrivals is False and importance is None
+        lockstep = members is not None or (lockstep and network.hosts is None)
+        hops = (WalkLoop if lockstep else FreeLoop)(hub, roster, chain, keys, visited, num_hops, grid, quorum)
         if checkpoint is not None:
-            saved = Checkpoint(
+            saved = checkpoint_at(
                 checkpoint,
-                known=_known(problem, {network.names[agent]: said for agent, said in came.ready.items()}),
+                known=_known(problem, {peers.names[agent]: said for agent, said in came.ready.items()}),
                 domain=problem.geometry,
                 algorithm=(algorithm.name, type(problem).__name__, run_spec.method, weighing, local_rounds),
                 graph=chain.sampler(),
                 agents=(tuple(network.names), members, aggregate),
                 records=(grid, num_samples),
+                law=importance,
                 **{"tokens, paths or x0": (keys, visited, x0)},
             )
             hops.resume(saved, checkpoint_every)
+        hops.importance, hops.tell = importance, tell
         clock = time.monotonic()
-        hops.run(algorithm.name)
+        if isinstance(arrivals, Arrivals):
+            hops.replay(arrivals)
+        else:
+            hops.run(algorithm.name, keep=arrivals)
         seconds = time.monotonic() - clock
 
     unknown = np.zeros((len(keys), 0), np.int32)
@@ -238,7 +299,6 @@ def walk(
     records = hops.records
     each = jax.tree.map(lambda leaf: leaf[:, -1], records.x_mean)
     kept = jax.tree.map(lambda leaf: leaf[:, : len(grid)], records)
-    numbers = np.arange(len(keys)) if np.ndim(tokens) == 0 else np.asarray(tokens).astype(int)
     result = Result(algorithm.name, numbers, grid * local_rounds, **kept._asdict(), solution=each, paths=seen)
     return Walk(
         result=result,
@@ -256,9 +316,10 @@ def walk(
         rate=hops.rate,
         restarts=np.array(roster.restarts),
         late=roster.late,
-        epsilon=_epsilon(network, roster.ready, roster.asked, members),
+        epsilon=_epsilon(network, roster.ready, np.asarray(roster.asked).tolist(), members),
         components=hops.components,
         chain=chain,
+        arrivals=hops.arrivals,
     )
 
 
@@ -271,6 +332,19 @@ def _known(problem: Problem, told: dict[str, Ready]) -> dict[str, dict[str, str]
         for part, function in functions.items():
             known[part]["the hub"] = code(function)
     return {**known, "privacy": {who: fingerprint(said.privacy) for who, said in told.items()}}
+
+
+def _importance(law: str | ArrayLike | None, chain: MarkovChain, local_rounds: int) -> np.ndarray | None:
+    """What the answers of each agent are weighed by, for means under this law."""
+    if law is None:
+        return None
+    if local_rounds > 1:
+        raise ValueError("law needs local_rounds=1: where agents make rounds, the hub does not see what to weigh")
+    count = chain.num_states
+    wanted = np.ones(count) if isinstance(law, str) and law == "uniform" else np.asarray(law)
+    if wanted.shape != (count,) or not np.issubdtype(wanted.dtype, np.number) or (wanted < 0).any() or not wanted.any():
+        raise ValueError(f"law must be 'uniform' or {count} numbers >= 0, one for each agent, got {law!r}")
+    return wanted / wanted.sum() / chain.stationary
 
 
 def _hops_at(record: int | Sequence[int] | Array, num_samples: int, local_rounds: int) -> np.ndarray:

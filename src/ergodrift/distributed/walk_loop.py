@@ -13,9 +13,12 @@ from ergodrift._core.progress import Progress
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.sampler import BLOCK
 from ergodrift.data.source import level_keys, path_keys
-from ergodrift.distributed.network import RETRY_DELAY, QuorumError
+from ergodrift.distributed.hosts import Crowd
+from ergodrift.distributed.outcome import Arrivals
+from ergodrift.distributed.peers import RETRY_DELAY, QuorumError
 from ergodrift.distributed.plan import HopPlan, SingleTokenPlan
 from ergodrift.distributed.roster import Roster
+from ergodrift.distributed.telemetry import Callback
 from ergodrift.distributed.tokens import DIVERGED, MOVED, Hub, next_places, route
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import Checkpoint
@@ -30,10 +33,15 @@ class WalkLoop:
     """All tokens of a walk, between two hops.
 
     Attributes:
+        importance: (agents,) what answers are weighed by, if by anything.
+        tell: who is told how the walk goes on, if anybody.
+        arrivals: the order in which answers came; all tokens hop together here, so there is but one.
         tokens: what the core's loop carries for each seed.
         place: (tokens,) the agent each stands at.
         target: (tokens,) the agent each is to visit next.
-        hop: hops made.
+        made: (tokens,) hops that each has made.
+        hop: the fewest of these; all make them together here.
+        blocks: (tokens,) blocks of hops whose random bits are drawn.
         held: (tokens,) hops without a round.
         unanswered: for each agent, how many of these were for want of its answer.
         visits: for each agent, answers absorbed.
@@ -41,10 +49,14 @@ class WalkLoop:
         records: what was recorded so far.
     """
 
+    arrivals: Arrivals | None = None
+    importance: np.ndarray | None = None
+    tell: Callback | None = None
+
     def __init__(
         self,
         hub: Hub,
-        roster: Roster,
+        roster: Roster | Crowd,
         chain: MarkovChain,
         keys: Key,
         paths: np.ndarray | None,
@@ -64,6 +76,7 @@ class WalkLoop:
         room = (len(keys), len(self.slots))
         self.records: loop.Record = jax.tree.map(lambda leaf: np.zeros((*room, *leaf.shape[1:]), leaf.dtype), shapes)
         self.hop = 0
+        self.made, self.blocks = (np.zeros(len(keys), np.int64) for _ in range(2))
         self.held = np.zeros(len(keys), np.int64)
         self.visits, self.unanswered = ([0] * len(roster.present) for _ in range(2))
         self.as_drawn = True
@@ -78,42 +91,51 @@ class WalkLoop:
         roster = self.roster
         carry, self.records, where, counts, numbers = saved.restore(self._snapshot())
         self.tokens = self.hub.pack(carry)
-        self.place, self.target, self.held = where
+        self.place, self.target, self.held, self.made, self.blocks = where
         self.visits, self.unanswered, roster.messages, roster.bytes, roster.asked, roster.restarts = counts.tolist()
-        self.hop, roster.late, self.as_drawn = int(numbers[0]), int(numbers[1]), bool(numbers[2])
+        self.hop, roster.late, self.as_drawn = int(self.made.min()), int(numbers[0]), bool(numbers[1])
 
     def _snapshot(self) -> tuple[loop.Carry, loop.Record, np.ndarray, np.ndarray, np.ndarray]:
         """All that a checkpoint holds."""
         roster = self.roster
         counts = np.array([self.visits, self.unanswered, roster.messages, roster.bytes, roster.asked, roster.restarts])
-        where = np.stack([self.place, self.target, self.held]).astype(np.int64)
+        where = np.stack([self.place, self.target, self.held, self.made, self.blocks]).astype(np.int64)
         return (
             self.hub.unpack(self.tokens),
             self.records,
             where,
             counts,
-            np.array([self.hop, roster.late, self.as_drawn]),
+            np.array([roster.late, self.as_drawn]),
         )
 
     def save(self, last: bool = False) -> bool:
         """Write the walk to its checkpoint, if it has one; whether it is there now."""
         if self.saved is None:
             return False
+        self._count_hops()
         began = time.monotonic()
         written = self.saved.save(self._snapshot(), last=last)
         # A twentieth of the time is spent on it at most.
         self.save_interval = max(SAVE_INTERVAL, 20 * (time.monotonic() - began))
         return written
 
-    def run(self, name: str) -> None:
+    def replay(self, arrivals: Arrivals) -> None:
+        raise NotImplementedError("all tokens hop together: there is no order to replay")
+
+    def _count_hops(self) -> None:
+        self.made[:] = self.hop
+        self.blocks[:] = -(-self.hop // BLOCK)
+
+    def run(self, name: str, keep: bool = False) -> None:
         """Make all hops that are left. What can be done while agents think is done then, not between two questions."""
         bar, began, first = Progress(name, self.hops), time.monotonic(), self.hop
-        shown = began
+        shown, roster = began, self.roster
+        assert not isinstance(roster, Crowd), "those who share processes are asked without a barrier"
         questions, path = np.asarray(self.hub.questions(self.tokens)), None
         plan = self._plan(self._targets_present())
         try:
             while self.hop < self.hops:
-                answers = self.roster.ask(plan.asked(questions))
+                answers = roster.ask(plan.asked(questions))
                 self._observe()
                 now = time.monotonic()
                 if self.saved is not None and self.hop > first and self._save_is_due(now):
@@ -123,8 +145,10 @@ class WalkLoop:
                 if self.hop % BLOCK == 0 or now > shown + PROGRESS_INTERVAL:
                     shown, self.rate = now, self._rate(first, began)
                     bar.update(self.hop, self._note())
+                    self._tell(now - began)
                 if self.hop % BLOCK == 0:
-                    self.tokens = self.hub.next_block(self.tokens, np.int32(self.hop))
+                    hops = np.full(len(self.place), self.hop, np.int32)
+                    self.tokens = self.hub.next_block(self.tokens, hops, np.ones(len(hops), bool))
                     path = None
                 next_plan = plan
                 if self.roster.all_present:  # else it is not known who will be there next
@@ -150,6 +174,7 @@ class WalkLoop:
                 plan = self._plan(self._targets_present())
             self.rate = self._rate(first, began)
             self._observe()
+            self._tell(time.monotonic() - began)
         finally:
             bar.close()
         if self.hop > first:
@@ -181,11 +206,13 @@ class WalkLoop:
             if self.roster.is_to_blame(agent):
                 self.roster.set_aside(agent, "a token would be infinite by its answer, which is far beyond others'")
                 continue
-            where = self.roster.network.names[agent]
-            raise NonFiniteError(
-                f"token {token}: its point, queue or weights are not finite after hop {self.hop + 1}, though the "
-                f"answer of {where} is; take smaller steps or other units, or look at the data there"
-            )
+            raise self._diverged(int(token), agent, self.hop + 1)
+
+    def _diverged(self, token: int, agent: int, hop: int) -> NonFiniteError:
+        return NonFiniteError(
+            f"token {token}: its point, queue or weights are not finite after hop {hop}, though the answer of "
+            f"{self.roster.network.names[agent]} is; take smaller steps or other units, or look at the data there"
+        )
 
     def _count(self, plan: HopPlan | SingleTokenPlan, found: dict[int, bytes], moved: np.ndarray) -> None:
         """Note who has moved, and who has not for want of a good answer."""
@@ -232,23 +259,43 @@ class WalkLoop:
         edges = scipy.sparse.csr_array(self.chain.P)[left][:, left]
         return int(scipy.sparse.csgraph.connected_components(edges, directed=False)[0])
 
+    def _due(self) -> np.ndarray:
+        """The tokens of which a record is due."""
+        return np.arange(len(self.place) if self.hop in self.slots else 0)
+
     def _observe(self) -> None:
-        """Keep a record, if one is due at this hop."""
-        slot = self.slots.get(self.hop)
-        if slot is not None:
-            taken = (self.hop - self.held) * self.hub.spec.local_rounds
-            seen = self.hub.observe(self.tokens, jnp.asarray(taken, jnp.int32))
-            for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):
-                kept[:, slot] = np.asarray(new)
-            sums = np.asarray(seen.loss_sum) + np.asarray(seen.constraint_sum).sum(axis=-1)
-            if not np.isfinite(sums).all():
-                token = int(np.argmin(np.isfinite(sums)))
-                raise NonFiniteError(f"token {token}: a sum of losses or constraints is not finite at hop {self.hop}")
+        """Keep the records that are due."""
+        due = self._due()
+        if not len(due):
+            return
+        self._count_hops()
+        made = self.made
+        seen = self.hub.observe(self.tokens, jnp.asarray((made - self.held) * self.hub.spec.local_rounds, jnp.int32))
+        slots = [self.slots[hop] for hop in made[due].tolist()]
+        for kept, new in zip(jax.tree.leaves(self.records), jax.tree.leaves(seen), strict=True):
+            kept[due, slots] = np.asarray(new)[due]
+        sums = np.asarray(seen.loss_sum) + np.asarray(seen.constraint_sum).sum(axis=-1)
+        if not np.isfinite(sums).all():
+            token = int(np.argmin(np.isfinite(sums)))
+            raise NonFiniteError(f"token {token}: a sum of losses or constraints is not finite at hop {made[token]}")
 
     def _rate(self, first: int, began: float) -> float:
         """Hops per second of all tokens together, since the second hop."""
         return max(self.hop - first - 1, 0) * len(self.place) / max(time.monotonic() - began, 1e-9)
 
+    def _tell(self, seconds: float) -> None:
+        """Tell whoever wants to know: means over all tokens and their samples so far."""
+        if self.tell is None:
+            return
+        self._count_hops()
+        taken = np.maximum((self.made - self.held) * self.hub.spec.local_rounds, 1)
+        seen = self.hub.observe(self.tokens, jnp.asarray(taken, jnp.int32))
+        violation = np.asarray(seen.constraint_sum) / taken[:, None]
+        numbers = {"hop": self.hop, "seconds": seconds, "rate": self.rate, "visits": int(np.sum(self.visits))}
+        numbers |= {"held": int(self.held.sum()), "bytes": int(np.sum(self.roster.bytes))}
+        numbers |= {"loss": float(np.mean(np.asarray(seen.loss_sum) / taken)), "queue": float(np.mean(seen.queue))}
+        self.tell(numbers | {f"constraint_{i}": float(value) for i, value in enumerate(violation.mean(axis=0))})
+
     def _note(self) -> str:
-        visits = f"{min(self.visits):,} to {max(self.visits):,} visits per agent"
+        visits = f"{np.min(self.visits):,} to {np.max(self.visits):,} visits per agent"
         return f"; {self.rate:,.0f} hops/s, {visits}, {sum(self.roster.bytes) / 1e6:,.1f} MB"

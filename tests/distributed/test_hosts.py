@@ -1,0 +1,96 @@
+"""Agents that share processes: the numbers of `run`, data loaded when first needed, faults told apart."""
+
+import os
+import signal
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ergodrift as ed
+from ergodrift import distributed as dd
+from walks import at_hop, close, same
+
+pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
+
+AGENTS = 40
+RING = np.roll(np.eye(AGENTS), 1, axis=1) + np.roll(np.eye(AGENTS), -1, axis=1)
+PROBLEM = ed.Problem(lambda x, xi: jnp.mean((x[None] - xi) ** 2), lambda x, xi: x[:1] - jnp.mean(xi), ed.Ball(1.0))
+
+
+def rows(number):
+    """Two kinds of shapes, which must not meet in one array."""
+    return np.random.default_rng(number).normal(size=(4 + number % 2, 3))
+
+
+class Loader:
+    def __init__(self, number, folder):
+        self.number, self.folder = number, folder
+
+    def __call__(self):
+        (self.folder / f"loaded-{self.number}").touch()
+        if (self.folder / f"broken-{self.number}").exists():
+            raise ValueError("a secret row")
+        return rows(self.number)
+
+
+def go(network, **options):
+    given = {"x0": np.zeros(3), "num_samples": 60, "tokens": 6, "record": 5} | options
+    return dd.walk(ed.edpp(4.0), PROBLEM, RING, network, **given)
+
+
+def test_agents_that_share_processes(cluster, tmp_path, monkeypatch):
+    with dd.Network([dd.Agent(Loader(i, tmp_path)) for i in range(AGENTS)], processes=2) as network:
+        assert len(set(network.processes())) == 2
+        walk = go(network, paths=np.tile(np.arange(60) % 12, (6, 1)))
+        loaded = {int(file.name.split("-")[1]) for file in tmp_path.iterdir()}
+        assert loaded == {*range(12), 20}  # who was visited, and one of the other process, to compile
+        for local_rounds in (1, 3):
+            walk = go(network, local_rounds=local_rounds)
+            source = ed.MarkovSource(ed.MarkovChain.from_graph(RING), np.arange(AGENTS))
+            path = np.repeat(source.paths(6, 60 // local_rounds), local_rounds, axis=1)
+            assert np.array_equal(walk.visits * local_rounds, np.bincount(path.ravel(), minlength=AGENTS))
+        whole = go(network)
+        assert whole.bytes.sum() == 6 * 60 * 8 * (3 + 1 + 3 + 1 + 3)
+
+        victims = network.processes()
+        with monkeypatch.context() as patch:
+            at_hop(patch, {20: lambda: os.kill(victims[0], signal.SIGKILL)})
+            again = go(network, patience=120.0)
+        assert same(whole.result, again.result)
+        assert again.restarts[: AGENTS // 2].all()
+        assert not again.restarts[AGENTS // 2 :].any()
+
+        (tmp_path / "broken-7").touch()
+        os.kill(network.processes()[0], signal.SIGKILL)
+        without = go(network, patience=120.0)
+        assert list(without.set_aside) == ["agent 7"]
+        assert "secret" not in without.set_aside["agent 7"]
+        assert without.visits[7] == 0
+
+
+def test_the_numbers_are_those_of_run(cluster):
+    data = np.random.default_rng(0).normal(size=(AGENTS, 4, 3))
+    source = ed.MarkovSource(ed.MarkovChain.from_graph(RING), data)
+    with dd.Network([dd.Agent(xi) for xi in data], processes=2) as network:
+        walk = go(network)
+        run = ed.run(ed.edpp(4.0), PROBLEM, source, x0=np.zeros(3), num_samples=60, seeds=6, record=5)
+    close(walk.result, run, 1e-12)
+
+
+def test_forked_agents_have_processes_of_their_own(cluster, monkeypatch):
+    """They share memory and compiled code, and nothing else: one that is killed is started anew, and no bit changes."""
+    data = np.random.default_rng(0).normal(size=(AGENTS, 4, 3))[:20]
+    ring = np.roll(np.eye(20), 1, axis=1) + np.roll(np.eye(20), -1, axis=1)
+    options = {"x0": np.zeros(3), "num_samples": 60, "tokens": 6, "record": 5}
+    with dd.Network([dd.Agent(xi) for xi in data]) as network:
+        whole = dd.walk(ed.edpp(4.0), PROBLEM, ring, network, **options)
+        victims = network.processes()
+        assert len(set(victims)) == 20
+        at_hop(monkeypatch, {20: lambda: os.kill(victims[3], signal.SIGKILL)})
+        again = dd.walk(ed.edpp(4.0), PROBLEM, ring, network, **options)
+        assert [one == other for one, other in zip(victims, network.processes(), strict=True)].count(False) == 1
+    assert same(whole.result, again.result)
+    assert again.restarts.tolist() == [0, 0, 0, 1, *[0] * 16]
+    source = ed.MarkovSource(ed.MarkovChain.from_graph(ring), data)
+    close(whole.result, ed.run(ed.edpp(4.0), PROBLEM, source, x0=np.zeros(3), num_samples=60, seeds=6, record=5), 1e-12)

@@ -1,0 +1,72 @@
+"""Metrics, certificates, dependence and feasibility from the agents' own values: as from the pooled data."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cases
+import ergodrift as ed
+from ergodrift import distributed as dd
+from walks import AGENTS, GRAPH, PROBLEM, SOURCE, ZERO, agents
+
+pytestmark = pytest.mark.x64("as from the pooled data, to float64's digits")
+
+CHAIN = ed.MarkovChain.from_graph(GRAPH)
+X = np.array([0.3, -0.2, 0.1])
+
+
+def test_certificates_are_those_of_the_pooled_data(network):
+    for method in ("batch", "hoeffding"):
+        found = network.certify(PROBLEM, X, CHAIN, method=method, num_samples=4000)
+        wanted = ed.certify(PROBLEM, X, SOURCE, method=method, num_samples=4000)
+        for name in ("estimate", "lower", "upper", "loss_estimate", "loss_lower", "loss_upper"):
+            np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-12, err_msg=name)
+        assert found.verdict == wanted.verdict
+    found, wanted = network.diagnose(PROBLEM, X, CHAIN), ed.diagnose(SOURCE, PROBLEM, X)
+    assert found.tau_mix == pytest.approx(wanted.tau_mix, rel=1e-9)
+    assert found.ess == pytest.approx(wanted.ess, rel=1e-9)
+
+
+def test_metrics(network):
+    metrics = {"loss": cases.loss, "worst": lambda x, xi: jnp.max(cases.constraints(x, xi)), "one": lambda x, xi: 1.0}
+    found = network.evaluate(metrics, X)
+    own = [float(PROBLEM.feedback(X, one.load()).loss) for one in agents()]
+    np.testing.assert_allclose(found.agents["loss"], own, rtol=1e-12)
+    assert found.mean["loss"] == pytest.approx(np.mean(own), rel=1e-12)
+    assert found.mean["one"] == 1.0
+    assert network.evaluate(metrics, X, weights=np.arange(AGENTS)).mean["loss"] == pytest.approx(
+        np.average(own, weights=np.arange(AGENTS))
+    )
+    with pytest.raises(ValueError, match=r"weights must be 3 numbers >= 0"):
+        network.evaluate(metrics, X, weights=np.ones(2))
+
+
+@pytest.mark.parametrize("limit", [0.0, 3.0])
+def test_feasibility(network, limit):
+    """Bent constraints, met or not: the value of an independent solver on the pooled data."""
+
+    def constraints(x, xi):
+        return jnp.stack([jnp.sum(x**2) - 0.5 + 0.1 * cases.loss(x, xi), limit - x[0]])
+
+    problem = ed.Problem(cases.loss, constraints, ed.Ball(1.5))
+    found, wanted = network.feasibility(problem, ZERO), ed.feasibility(problem, SOURCE, ZERO)
+    assert found.worst == pytest.approx(wanted.worst, abs=1e-5)
+    assert found.least <= wanted.worst + 1e-9
+    assert found.verdict == wanted.verdict
+    assert found.conflict == wanted.conflict
+
+
+def test_noise_is_accounted_for(cluster):
+    """The interval grows by the quantile of the noise in the mean, and its answers cost epsilon."""
+    noise, clip = 0.01, 100.0
+    with dd.Network(agents(privacy=dd.Privacy(clip=clip, noise=noise))) as network:
+        found = network.certify(PROBLEM, X, CHAIN, method="hoeffding", num_samples=4000)
+        plain = ed.certify(PROBLEM, X, SOURCE, 0.975, method="hoeffding", num_samples=4000)
+        spread = noise * clip / np.sqrt(AGENTS)
+        assert ((found.upper - found.lower) > (plain.upper - plain.lower) * 0.5 + 2 * 1.9 * spread).all()
+        assert (np.abs(found.estimate - plain.estimate) < 5 * spread).all()
+        assert found.confidence == pytest.approx(0.95)
+        assert any("clipped" in said for said in found.warnings)
+        seen = network.evaluate({"loss": cases.loss}, X)
+        assert seen.noise == pytest.approx(spread)
+        assert set(seen.epsilon) == set(network.names)
