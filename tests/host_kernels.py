@@ -17,6 +17,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compil
 
 @functools.cache
 def compiled(source):
+    assert COMPILER is not None
     with tempfile.TemporaryDirectory() as folder:
         text, library = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         text.write_text(source)

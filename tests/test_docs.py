@@ -78,4 +78,6 @@ def test_choose_says_what_the_benchmark_found():
     defaults = r"below the default setting of every peer on (\d+ of \d+)"
     for pattern in (counts, defaults):
         results, advice = (re.search(pattern, text) for text in found)
+        assert results is not None
+        assert advice is not None
         assert results.groups() == advice.groups()

@@ -21,7 +21,7 @@ def on_cpu(monkeypatch):
 def agree(function, shared, own, rows=(ROWS,), rtol=None):
     found = jax.jit(lambda shared, own: cuda.fused(function, shared, own, frozenset(rows)))(shared, own)
     expected = jax.vmap(function, (None, 0))(shared, own)
-    rtol = rtol or (1e-12 if jax.config.jax_enable_x64 else 3e-5)
+    rtol = rtol or (1e-12 if jax.config.values["jax_enable_x64"] else 3e-5)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
