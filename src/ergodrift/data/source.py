@@ -50,6 +50,7 @@ class Source:
             path of a fixed seed, after as many samples that are left out. Expectations are then off by about sigma
             sqrt(tau / law_samples), with sigma the spread of what is averaged and tau its autocorrelation time.
 
+    >>> import jax, jax.numpy as jnp
     >>> class Walk(Source):
     ...     def init(self, key):
     ...         return jnp.zeros(())

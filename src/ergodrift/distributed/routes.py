@@ -72,7 +72,7 @@ def levy(graph: object, jump: float = 0.1, reach: int = 4, kind: str = "metropol
 
     >>> ring = np.roll(np.eye(9), 1, axis=1) + np.roll(np.eye(9), -1, axis=1)
     >>> MarkovChain.from_graph(ring).mixing_time(), levy(ring, 0.5).mixing_time()
-    (11, 7)
+    (6, 4)
     """
     jump, reach = check.number("jump", jump, above=0, below=1), check.integer("reach", reach, at_least=2, at_most=16)
     base = MarkovChain.from_graph(graph, kind)
