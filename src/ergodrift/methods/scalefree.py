@@ -203,7 +203,7 @@ class ScaledDrift(Method):
 class SharedDrift(ScaledDrift):
     """Scaled drift for a point that is judged as it stands: the m_t constraints violated in a round share one stride.
 
-    lambda_{t+1,i} = [lambda_ti + (s_ti / m_t) g_ti(x_t)]_+,  m_t = max(1, number of i with g_ti(x_t) > 0)
+    lambda_{t+1,i} = [lambda_ti + (s_ti / m_t) g_ti(x_t)]_+,  m_t = max(1, number of i with s_ti g_ti(x_t) > 0)
 
     s_ti is the stride with which a single constraint would come to matter beside the loss. Where many are violated at
     once, as those of a network that has learnt nothing yet, they push together, and with a stride each they would wind
@@ -211,7 +211,8 @@ class SharedDrift(ScaledDrift):
     """
 
     def next_queue(self, queue: jax.Array, constraints: jax.Array, change: object, weights: PyTree) -> jax.Array:
-        violated = jnp.maximum(jnp.sum((constraints > 0).astype(constraints.dtype)), 1)
+        pushing = (constraints > 0) & (weights.rates > 0)  # what no parameter moves pushes nobody
+        violated = jnp.maximum(jnp.sum(pushing.astype(constraints.dtype)), 1)
         return jnp.maximum(weights.kept * queue + weights.rates / violated * constraints, 0)
 
 

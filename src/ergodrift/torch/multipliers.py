@@ -77,9 +77,10 @@ class ScaleFree:
         self.reached = torch.maximum(self.reached, self.mean)
         loss = torch.where(self.heard, self.loss_grad, 1)
         scale = torch.maximum(self.reached, (loss * _inverse(self.constraint_jac)).sqrt()[self.rows])
-        shared = DUAL_STRIDE / (values > 0).sum().clamp(min=1).to(values.dtype)
-        rates = shared * scale * _inverse(self.t * self.energy).sqrt()
-        self.multipliers = (self.multipliers + rates * values).clamp(min=0)
+        rates = scale * _inverse(self.t * self.energy).sqrt()
+        pushing = (values > 0) & (rates > 0)  # what no parameter moves pushes nobody
+        shared = DUAL_STRIDE / pushing.sum().clamp(min=1).to(values.dtype)
+        self.multipliers = (self.multipliers + shared * rates * values).clamp(min=0)
 
     def _first(self, loss: torch.Tensor) -> torch.Tensor:
         return ~self.heard & (loss > 0)
