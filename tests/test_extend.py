@@ -100,6 +100,7 @@ def test_a_geometry_of_ones_own_is_solved_as_another_solver_does(domain):
         ed.solve_reference(hopeless, SOURCE, X0)
 
 
+@pytest.mark.slow
 def test_a_geometry_of_ones_own_runs_and_is_judged(domain, tmp_path):
     make, number, _ = domain
     problem = ed.Problem(loss, constraints, make(number))
@@ -112,7 +113,7 @@ def test_a_geometry_of_ones_own_runs_and_is_judged(domain, tmp_path):
     assert checked.holds
     assert {entry.statement for entry in checked.entries} >= {"appendix A", "theorem 1", "theorems 2 and 3"}
     assert result.certify(num_samples=400).num_samples == 400
-    assert ed.auto(problem, SOURCE, x0=X0).name == "SRDPP"
+    assert ed.auto(problem, SOURCE, x0=X0, num_samples=2_000).name == "SRDPP"
     other = ed.Problem(loss, constraints, make(0.9 * number))
     with pytest.raises(ValueError, match="domain"):
         ed.run(ed.edpp(4.0), other, SOURCE, checkpoint=tmp_path / "run.npz", **OPTIONS)

@@ -48,6 +48,7 @@ def go(network, **options):
     return dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, **given)
 
 
+@pytest.mark.slow
 def test_a_slow_agent_holds_up_those_who_are_with_it_alone(drowsy):
     """All make the hops and numbers of `run`; with a barrier nearly every hop would wait for the slow one."""
     free, bound = go(drowsy, arrivals=True), go(drowsy, barrier=True)
@@ -66,6 +67,7 @@ def test_a_slow_agent_holds_up_those_who_are_with_it_alone(drowsy):
         assert np.array_equal(one, other), name
 
 
+@pytest.mark.slow
 def test_a_free_walk_is_resumed_wherever_its_tokens_are(network, tmp_path, monkeypatch):
     from ergodrift.distributed.free_loop import FreeLoop
 

@@ -117,6 +117,7 @@ def test_a_secret_is_whole_and_the_same_for_all_who_make_it_at_once(tmp_path, mo
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_private_walks_count_every_answer(cluster, tmp_path):
     pytest.importorskip("dp_accounting")
     privacy = dd.Privacy(1.0, noise=100.0, secret=tmp_path / "secret")
@@ -133,6 +134,7 @@ def test_private_walks_count_every_answer(cluster, tmp_path):
             assert np.abs(walk.x - run.x[:, -1]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_walk_is_resumed_under_the_same_privacy_only(cluster, tmp_path):
     pytest.importorskip("dp_accounting")
     file, one = tmp_path / "walk.npz", ed.MarkovChain([[1.0]])

@@ -41,6 +41,7 @@ def test_metrics(network):
         network.evaluate(metrics, X, weights=np.ones(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0.0, 3.0])
 def test_feasibility(network, limit):
     """Bent constraints, met or not: the value of an independent solver on the pooled data."""

@@ -164,6 +164,7 @@ def test_units_do_not_matter_where_more_is_known(kind, name):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["auto", "auto-states"])
 @pytest.mark.parametrize("kind", ["ball", "box"])
 def test_units_do_not_matter_to_auto(kind, name):

@@ -7,6 +7,7 @@ from studies.curious import distance, learned, recovered, walked
 pytestmark = pytest.mark.x64("rows are recovered to float64's digits")
 
 
+@pytest.mark.slow
 def test_a_curious_hub_has_all_rows_of_a_small_agent():
     """From the answers of an ordinary walk, without any question of its own."""
     seen, truth = walked(rows=4, visits=100, noise=0.0)

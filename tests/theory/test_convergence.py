@@ -53,6 +53,7 @@ def slope(x, y):
         pytest.param(0.94, id="tau16", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ed.edpp, ed.mdpp()], ids=["EDPP", "MDPP"])
 def test_gap_and_infeasibility_shrink_like_the_square_root_of_samples(algorithm, stay):
     gap, over, _ = errors(algorithm, stay)
