@@ -68,7 +68,8 @@ def main() -> None:
         axis.axvline(LIMIT, color="black", linestyle="--", linewidth=1)
         axis.set(yticks=[], xlim=(0, 5), xlabel="MW short on average, 95 %")
         misses = (ends[:, 0] > true) | (ends[:, 1] < true)
-        axis.set_title(f"{name}: {misses.sum()} of {RECORDS}\nmiss the truth, {wrong.sum()} sure and wrong")
+        counts = f"{misses.sum()} of {RECORDS} miss the truth\n{wrong.sum()} are sure and wrong"
+        axis.set_title(f"{name}:\n{counts}", loc="left", fontsize="medium")
         print(f"{name}: sure {sure.sum()}, wrong {wrong.sum()}, misses {misses.sum()}")
     save(figure, "same_data")
 
