@@ -94,6 +94,7 @@ def test_a_series_that_is_looked_at_in_part_shows_the_same_dependence():
     assert long_run(0.9, 200_000, every=4) == pytest.approx(share * long_run(0.9, 200_000), rel=2 * 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.x64("a run of 3,000 rounds makes much of a last digit")
 def test_units_change_neither_the_choice_nor_the_run():
     """Loss, constraint and point in other units: the same algorithm, and the same run in those units."""
@@ -175,6 +176,7 @@ def test_what_is_refused():
         ed.auto(PROBLEM, MARKOV, 500)
 
 
+@pytest.mark.slow
 def test_memory_is_tried_beside_what_forgets():
     """A state that stays for 100 samples has many samples and few visits; one that does not has as many as samples."""
     data = np.random.default_rng(0).normal(size=(30, 1)) + 0.5

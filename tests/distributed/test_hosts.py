@@ -39,6 +39,7 @@ def go(network, **options):
     return dd.walk(ed.edpp(4.0), PROBLEM, RING, network, **given)
 
 
+@pytest.mark.slow
 def test_agents_that_share_processes(cluster, tmp_path, monkeypatch):
     with dd.Network([dd.Agent(Loader(i, tmp_path)) for i in range(AGENTS)], processes=2) as network:
         assert len(set(network.processes())) == 2
@@ -78,6 +79,7 @@ def test_the_numbers_are_those_of_run(cluster):
     close(walk.result, run, 1e-12)
 
 
+@pytest.mark.slow
 def test_forked_agents_have_processes_of_their_own(cluster, monkeypatch):
     """They share memory and compiled code, and nothing else: one that is killed is started anew, and no bit changes."""
     data = np.random.default_rng(0).normal(size=(AGENTS, 4, 3))[:20]

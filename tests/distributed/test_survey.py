@@ -57,6 +57,7 @@ def test_feasibility(network, limit):
     assert found.conflict == wanted.conflict
 
 
+@pytest.mark.slow
 def test_noise_is_accounted_for(cluster):
     """The interval grows by the quantile of the noise in the mean, and its answers cost epsilon."""
     noise, clip = 0.01, 100.0

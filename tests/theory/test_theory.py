@@ -333,6 +333,7 @@ def test_without_bounds_the_report_says_that_constants_are_only_seen():
     assert "not proven bounds" in str(check)
 
 
+@pytest.mark.slow
 def test_adpp_and_mdpp_have_their_own_bounds():
     adpp = ran(ed.adpp()).within_theory(CASE.bounds)
     assert adpp, str(adpp)
@@ -427,6 +428,7 @@ def test_sources_without_a_mixing_time():
 # ---- the studies, small ----
 
 
+@pytest.mark.slow
 def test_no_bound_is_crossed_on_random_problems():
     study = bounds_study([0, 5, 10, 15], num_samples=300, seeds=4)  # all on a ball: one compilation an algorithm
     assert {row["algorithm"] for row in study["rows"]} == {"EDPP-t", "EDPP-T", "DPP-t", "DPP-T", "ADPP", "MDPP"}
