@@ -109,7 +109,8 @@ def _for_states(problem: Problem, source: Source, x0: PyTree, num_samples: int) 
     """SRDPP or SDPP, whichever makes more of paths of the source, by the law that is known."""
     count, number = len(np.asarray(source.stationary)), problem.check(x0, source.example)
     found = pilot(problem, _drawn(source), x0, number, independent=True)
-    trial = Trial.of(problem, source, x0, num_samples, found.multipliers)
+    given = problem, source, x0, num_samples, found.multipliers
+    search, trial = Trial.of(*given), Trial.of(*given, fresh=True)  # what won a search is judged on other paths
 
     worths: dict[tuple[float, float], float] = {}
 
@@ -123,7 +124,7 @@ def _for_states(problem: Problem, source: Source, x0: PyTree, num_samples: int) 
         worths.update({pair: trial.worth(remembering(*pair)) for pair in itertools.product(parts, dual_strides)})
         return min(worths, key=lambda pair: worths[pair])
 
-    stream = _for_stream(problem, source, x0, num_samples, f"{count:,} states are better not remembered", trial)
+    stream = _for_stream(problem, source, x0, num_samples, f"{count:,} states are better not remembered", search)
     rival, chosen = trial.worth(stream), best(REMEMBERING, DUAL[:1])
     chosen = best(chosen[:1], DUAL[1:])
     if min(rival, worths[chosen]) > trial.start:

@@ -104,14 +104,14 @@ class Samples(NamedTuple):
         return losses[self.rows[0].ravel()], constraints[self.rows[-1].ravel()]
 
 
-def worth(loss: np.ndarray, constraints: np.ndarray, multipliers: Array) -> np.ndarray:
-    """f + l.g + |l.g| / 10, term by term, of means at a point: least at optimal points alone, the Lagrangian nearby.
+def worth(loss: np.ndarray, constraints: np.ndarray, multipliers: Array, away: float = AWAY) -> np.ndarray:
+    """f + l.g + away |l.g|, term by term, of means at a point: least at optimal points alone, the Lagrangian nearby.
 
     The Lagrangian itself is blind where loss and constraints trade at the price l; a larger part of |g|, which chance
     moves more than all else, would make comparisons a matter of chance.
     """
     prices = np.asarray(multipliers, float)
-    return loss + constraints @ prices + AWAY * np.abs(constraints) @ prices
+    return loss + constraints @ prices + away * np.abs(constraints) @ prices
 
 
 class Pilot(NamedTuple):

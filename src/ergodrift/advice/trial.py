@@ -36,11 +36,14 @@ class Trial(NamedTuple):
     start: float
 
     @staticmethod
-    def of(problem: Problem, source: Source, x0: PyTree, num_samples: int, multipliers: jax.Array) -> Trial:
-        """Paths of so many samples, or of the first of them where they are very many."""
+    def of(
+        problem: Problem, source: Source, x0: PyTree, num_samples: int, multipliers: jax.Array, fresh: bool = False
+    ) -> Trial:
+        """Paths of so many samples, or of the first of them where they are very many; fresh ones are others."""
         samples = min(num_samples, LOOKED_AT)
         count = min(TOGETHER // samples, MOST)
-        drawn = source.paths([SEED - k for k in range(count)], samples)
+        first = SEED - MOST * fresh
+        drawn = source.paths([first - k for k in range(count)], samples)
         paths = [Samples.of_states(source, source.path_of(drawn, k)) for k in range(count)]
         found = Trial(problem, source, x0, np.asarray(multipliers, float), paths, np.nan)
         return found._replace(start=float(found.worths([x0])[0]))
@@ -55,10 +58,10 @@ class Trial(NamedTuple):
         return worth if np.isfinite(worth) else np.inf
 
     def worths(self, points: list[PyTree]) -> np.ndarray:
-        """Of each point, by the law."""
+        """Of each point, by the law: without chance in it f + 2 l.[g]_+ can be taken, right if 2 l >= lambda*."""
         stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *points)
         losses, constraints = expectations(self.problem, self.source, stacked, axes=1)
-        return worth(losses, constraints, self.multipliers)
+        return worth(losses, constraints, self.multipliers, away=1.0)
 
     def __str__(self) -> str:
         count, length = len(self.paths), self.paths[0].rows.shape[1]
