@@ -150,9 +150,10 @@ def test_a_hub_killed_and_resumed_changes_no_bit(cluster, network, tmp_path, mon
     with log.open("wb") as out:
         command = [sys.executable, "-c", textwrap.dedent(script)]
         hub = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "RAY_AUTH_MODE": "disabled"})
-        deadline = time.monotonic() + 120
-        while not file.exists() and hub.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        deadline, written = time.monotonic() + 120, set()
+        while len(written) < 3 and hub.poll() is None and time.monotonic() < deadline:
+            written |= {file.stat().st_mtime_ns} if file.exists() else set()  # the first is of a token's first hop
+            time.sleep(0.001)
         hub.kill()
         assert hub.wait() == -signal.SIGKILL, log.read_text()
     options = {"algorithm": ed.mdpp(), "num_samples": 2000, "tokens": 2}

@@ -360,7 +360,7 @@ def test_killed_at_a_thousand_points_it_goes_on_bit_for_bit(tmp_path):
         left += len(list((tmp_path / "killed").glob(".*.tmp")))  # files that were half written
     paths = [tmp_path / "killed" / f"learner {number}" for number in range(learners)]
     reached = max(saved.read(path, module.FORMAT, KNOWN)["samples_seen"] for path in paths if path.exists())
-    assert 2000 < reached < forever
+    assert often <= reached < forever  # what was saved was gone on from
     ends = []
     for name, every in (("killed", often), ("quiet", 10**9)):
         process = living(tmp_path / name, tmp_path / "cache", learners, reached + 500, every)
