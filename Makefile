@@ -32,15 +32,15 @@ lint: $(READY) ## style and types
 tests: $(READY)
 	$(PYTEST) -m "not slow and not torch"
 
-test32: $(READY) ## the tests that do not need 64-bit numbers, without them, as users find JAX
-	$(PYTEST) -m "not slow and not browser and not torch" --x64=off
+test32: $(READY) ## the tests that do not need 64-bit numbers, without them, as users find JAX; every path once
+	$(PYTEST) -m "not slow and not browser and not torch" --x64=off --paths-once
 
 test-slow: $(READY) ## what takes long: rates, walks under faults, killed processes, two machines, the code of the docs
 	$(PYTEST) -m "slow and not torch"
 
 test-torch: .venv-torch/.ready ## the face for PyTorch, slow tests too, in an environment of its own
 	$(TORCH) -c 'import torch'
-	$(BIN)/pyright --pythonpath $(TORCH) src/ergodrift/torch
+	$(BIN)/pyright --pythonpath $(TORCH) src/ergodrift/torch src/ergodrift/peers/networks studies/windup.py
 	$(TORCH) -m pytest -n 2 --dist worksteal -m torch
 
 cov: $(READY) ## the tests once more, and which lines of the package they reach; writes coverage.xml

@@ -13,11 +13,24 @@ import pytest
 TORCH = [Path(__file__).parent / "src" / "ergodrift" / "torch", Path(__file__).parent / "tests" / "pytorch"]
 collect_ignore = [] if importlib.util.find_spec("torch") else [str(folder) for folder in TORCH]
 LONG = Path(__file__).parent / "tests" / "long.txt"  # tests whose first case takes more than a second
+# Where every case may round, or be promoted, in a way of its own.
+PRECISE = [
+    Path(__file__).parent / "tests" / room
+    for room in (
+        "adversarial",
+        "geometry",
+        "methods",
+        "_core/test_precision.py",
+        "engine/test_run.py",
+        "test_conformance.py",
+    )
+]
 
 
 def pytest_addoption(parser):
-    """`--x64=off`, `--quick` and `--note-long`."""
+    """`--x64=off`, `--paths-once`, `--quick` and `--note-long`."""
     parser.addoption("--x64", choices=["on", "off"], default="on", help="run with 64-bit numbers in JAX, or without")
+    parser.addoption("--paths-once", action="store_true", help="the first case, but where precision is the matter")
     parser.addoption("--quick", action="store_true", help="the first case of each short test")
     parser.addoption("--note-long", action="store_true", help="write anew which tests are not short (tests/long.txt)")
 
@@ -80,14 +93,24 @@ def function(nodeid):
     return nodeid.split("[")[0]
 
 
+def keep(config, items, kept):
+    """Deselect all the others."""
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(config, items):
-    """When quick, leave out long tests, and all cases but the first; without 64-bit numbers, skip what needs them."""
+    """Leave out the cases that were not asked for; without 64-bit numbers, skip what needs them."""
     if config.getoption("quick") or config.getoption("note_long"):
         long = set(LONG.read_text().splitlines()) if config.getoption("quick") else set()
         first = {function(item.nodeid): item for item in reversed(items) if function(item.nodeid) not in long}
-        config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
-        items[:] = list(first.values())[::-1]
+        keep(config, items, set(first.values()))
+    if config.getoption("paths_once"):
+        runs = sorted(items, key=lambda item: item.get_closest_marker("x64") is not None)  # what is skipped comes last
+        first = {function(item.nodeid): item for item in reversed(runs)}
+        whole = {item for item in items if any(room in (item.path, *item.path.parents) for room in PRECISE)}
+        keep(config, items, whole | set(first.values()))
     if config.getoption("x64") == "on":
         return
     for item in items:

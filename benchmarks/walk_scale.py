@@ -128,11 +128,11 @@ def slow(agents=8, tokens=16):
         graph = ring(agents)
         with dd.Network(members) as network:
             go = functools.partial(dd.walk, ed.edpp(10.0), DROWSY, x0=np.zeros(3), tokens=tokens, record=1)
-            rates[name] = go(graph=graph, agents=network, num_samples=120).rate
+            rates[name] = go(graph=graph, agents=network, num_samples=400 if seconds else 1000).rate
             if seconds:
                 rates["one slow, with a barrier"] = go(graph=graph, agents=network, num_samples=40, barrier=True).rate
                 chain = dd.paced(graph, np.where(np.arange(agents) == 0, NAP, 1e-3))
-                paced = go(graph=chain, agents=network, num_samples=400, law="uniform")
+                paced = go(graph=chain, agents=network, num_samples=2000, law="uniform")
                 rates["one slow, a paced walk"] = paced.rate
     return rates
 

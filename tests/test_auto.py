@@ -124,8 +124,9 @@ def test_no_method_is_recommended_that_loses_to_the_start():
     assert np.mean((end - data) ** 2) <= np.mean((x0 - data) ** 2) * 1.002
 
 
-@pytest.mark.parametrize("count", [5000, 400])
-@pytest.mark.parametrize("domain", [ed.Ball(1e6), ed.Box(-1e6, 1e6)], ids=["ball", "box"])
+@pytest.mark.parametrize(
+    ("domain", "count"), [(ed.Ball(1e6), 5000), (ed.Box(-1e6, 1e6), 400)], ids=["ball", "box, few samples"]
+)
 def test_loose_bounds_do_no_harm(domain, count):
     """The way to go is a millionth of the domain: with few samples x0 is not lost, with more the optimum is near."""
     rng = np.random.default_rng(0)

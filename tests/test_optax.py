@@ -362,21 +362,23 @@ def test_accumulated_gradients(promoting):
 @pytest.mark.parametrize("algorithm", [None, ed.edpp(2.0)], ids=["default", "edpp"])
 def test_half_precision_keeps_its_queue_in_float32(algorithm):
     optimizer = drift_plus_penalty(optax.sgd(0.01), 2, algorithm)
-    x0 = {"w": jnp.zeros(3, jnp.bfloat16), "b": jnp.zeros((), jnp.bfloat16)}
 
     def function(x, xi):
         z = jnp.concatenate([x["w"], x["b"][None]])
-        return both(z, xi.astype(jnp.bfloat16))
+        return both(z, xi.astype(z.dtype))
 
-    step = by_products(optimizer, value_and_constraints(function))
-    x, state = after(step, optimizer, SAMPLES[:100].astype(np.float32), x0)
+    def run(kind):
+        x0 = {"w": jnp.zeros(3, kind), "b": jnp.zeros((), kind)}
+        return after(by_products(optimizer, value_and_constraints(function)), optimizer, samples, x0)
+
+    samples = SAMPLES[:100].astype(np.float32)
+    (x, state), (_, wide) = run(jnp.bfloat16), run(jnp.float32)
     assert x["w"].dtype == jnp.bfloat16
     assert state.queue.dtype == state.multipliers.dtype == jnp.float32
-    same = drift_plus_penalty(optax.sgd(0.01), 2, algorithm)
-    _, wide = after(by_products(same), same, SAMPLES[:100].astype(np.float32), jnp.zeros(4, jnp.float32))
-    # Points and constraints have 8 bits, and whether one is violated may turn on the last: after 100 steps the default
-    # is 14 % apart here, EDPP-t 0.3 %.
-    np.testing.assert_allclose(state.multipliers, wide.multipliers, rtol=0.15 if algorithm is None else 0.01, atol=0.05)
+    # Points and constraints have 8 bits: after 100 steps the default is 0.07 % apart, EDPP-t 0.3 %. The parameters have
+    # the same structure in both, since the random directions that gradients are measured along go by that.
+    assert wide.multipliers[0] > 0.5
+    np.testing.assert_allclose(state.multipliers, wide.multipliers, rtol=0.01, atol=1e-3)
 
 
 def test_a_nan_is_seen_and_apply_if_finite_leaves_the_step_out(promoting):

@@ -88,9 +88,10 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_feedback_equals_plain_automatic_differentiation(spelling, kind):
+def test_feedback_equals_plain_automatic_differentiation(spelling):
+    kind = jnp.zeros(()).dtype
+
     def loss(x, xi):
         return jnp.mean(SPELLINGS[spelling](xi["y"] * (xi["X"] @ x)))
 

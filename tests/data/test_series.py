@@ -74,11 +74,11 @@ def test_every_place_and_every_pair_of_places_is_equally_likely(size):
     ("order", "rows", "batch", "block"),
     [
         ("given", 7, 3, None),
-        ("given", 150, 150, None),
+        pytest.param("given", 150, 150, None, marks=pytest.mark.slow),
         ("shuffled", 1, None, None),
         ("shuffled", 7, 3, None),
         ("shuffled", 200, None, None),
-        ("blocks", 7, 3, 7),
+        pytest.param("blocks", 7, 3, 7, marks=pytest.mark.slow),
         ("blocks", 150, 64, 9),
     ],
 )

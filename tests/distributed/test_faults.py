@@ -175,6 +175,29 @@ def test_a_quorum_begins_without_those_who_cannot_and_names_them(cluster, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [
+        (not_to_be_unpickled, "is set aside: it failed with Exception at test_faults.py"),
+        (ends, "its process ended before it was ready"),
+        (empty, "is set aside: its data have no rows"),
+    ],
+)
+def test_what_is_wrong_at_the_start_is_said_within_five_seconds(cluster, caplog, loader, reason):
+    """Counted from when processes are there, which import Python and JAX first; the others begin in seconds, too."""
+    with dd.Network([*agents(2), dd.Agent(loader, name="bad")]) as network:
+        network.processes()
+        began = time.time()
+        done = dd.walk(EDPP, PROBLEM, GRAPH, network, x0=ZERO, num_samples=6, quorum=2)
+    said = [record for record in caplog.records if record.getMessage().startswith("bad") and reason in record.message]
+    assert said, caplog.text
+    assert said[0].created - began < 5
+    assert time.time() - began < 20
+    assert list(done.set_aside) == ["bad"]
+    assert done.visits[2] == 0
+
+
+@pytest.mark.slow
 def test_without_a_quorum_the_error_names_who_is_missing(cluster, monkeypatch):
     one, options = ed.MarkovChain([[1.0]]), {"x0": ZERO, "num_samples": 4}
     with pytest.raises(dd.AgentError, match=r"b cannot take part: it failed with ValueError at test_faults.py:\d+ in"):
@@ -188,8 +211,10 @@ def test_without_a_quorum_the_error_names_who_is_missing(cluster, monkeypatch):
 
 
 def test_what_cannot_be_sent_is_said_before_any_process_starts(cluster):
+    began = time.monotonic()
     with pytest.raises(dd.AgentError, match=r"b cannot be sent where it is to run: .*lock.*; give a file, or a func"):
         dd.Network([agents()[0], dd.Agent(functools.partial(dict, a=threading.Lock()), name="b")])
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.slow

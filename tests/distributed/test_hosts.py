@@ -96,3 +96,22 @@ def test_forked_agents_have_processes_of_their_own(cluster, monkeypatch):
     assert again.restarts.tolist() == [0, 0, 0, 1, *[0] * 16]
     source = ed.MarkovSource(ed.MarkovChain.from_graph(ring), data)
     close(whole.result, ed.run(ed.edpp(4.0), PROBLEM, source, x0=np.zeros(3), num_samples=60, seeds=6, record=5), 1e-12)
+
+
+def test_one_of_many_in_a_process_is_judged_by_its_own_answers(cluster, caplog):
+    """As one in a process of its own would be: told of, or set aside where bounds are asked for; nobody else is."""
+    data = np.random.default_rng(0).normal(size=(AGENTS, 4, 3))
+    data[7] *= -100
+    with dd.Network([dd.Agent(xi) for xi in data], processes=2) as network:
+        told = go(network, num_samples=400)
+        assert list(told.loud) == ["agent 7"]
+        assert not told.set_aside
+        assert caplog.text.count("agent 7 is loud: its loss") == 1
+        assert "loud: its loss has the norm" in str(told)
+        for bounds in ("auto", 500.0):
+            without = go(network, num_samples=400, bounds=bounds)
+            assert list(without.set_aside) == ["agent 7"]
+            assert without.set_aside["agent 7"].startswith("its loss has the norm")
+            assert without.visits[7] == 0
+            assert not without.loud
+            assert (np.delete(without.visits, 7) > 0).all()

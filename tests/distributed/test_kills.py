@@ -112,8 +112,8 @@ def test_a_hundred_random_kills_in_twenty_thousand_hops_lose_nothing(cluster, mo
         bystanders = set(actors(node)) - set(network.processes())  # agents of other tests
 
         def burst():
-            """13 kills of agents at work or just starting, at random moments."""
-            quota = len(killed) + 13
+            """5 kills of agents at work or just starting, at random moments."""
+            quota = len(killed) + 5
             while len(killed) < quota:
                 ours = [process for process in actors(node) if process not in bystanders]
                 for process in rng.permutation(ours)[: rng.integers(1, 4)]:
@@ -121,10 +121,11 @@ def test_a_hundred_random_kills_in_twenty_thousand_hops_lose_nothing(cluster, mo
                     killed.append(process)
                 time.sleep(rng.uniform(0, 0.3))
 
-        at_hop(monkeypatch, {int(hop): burst for hop in rng.choice(500, 8, replace=False)})
+        # All along the walk, and each time after enough answers not to be taken for a crash loop.
+        at_hop(monkeypatch, {25 * part + int(rng.integers(5)): burst for part in range(20)})
         again = walk(network, patience=300, **options)
     assert len(killed) >= 100
-    assert again.restarts.sum() >= 8  # a burst is noticed; most of its kills hit agents that were just starting
+    assert again.restarts.sum() >= 20  # a burst is noticed; most of its kills hit agents that were just starting
     assert same(whole.result, again.result)
     assert not again.held.any()
     assert np.array_equal(whole.visits, again.visits)

@@ -4,6 +4,7 @@ import re
 import socket
 import sys
 import time
+import types
 
 import pytest
 
@@ -56,3 +57,26 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=re.escape('pip install "ergodrift[ray]"')):
         dd.Network(agents())
+
+
+def test_what_an_agent_needs_is_asked_of_ray():
+    """Cores and GPUs, or shares of them, by Ray's own names; all else as resources that machines are labelled with."""
+    asked = {}
+
+    class Ray:
+        @staticmethod
+        def remote(kind):
+            return Ray
+
+        @staticmethod
+        def options(**options):
+            asked.update(options)
+            return types.SimpleNamespace(remote=lambda *arguments: arguments)
+
+    network = dd.Network.__new__(dd.Network)
+    network.ray, network.runtime_env = Ray, {"working_dir": "."}  # type: ignore[assignment]
+    assert network.actor(object, {"CPU": 2, "GPU": 0.5, "site:a": 1}, 7) == (7,)
+    assert (asked["num_cpus"], asked["num_gpus"], asked["resources"]) == (2, 0.5, {"site:a": 1})
+    assert asked["runtime_env"] == {"working_dir": "."}
+    network.actor(object, {})
+    assert (asked["num_cpus"], asked["num_gpus"], asked["resources"]) == (0, 0, {})

@@ -2,6 +2,9 @@
 
 import csv
 import itertools
+import sys
+import types
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 import ergodrift as ed
 from ergodrift import distributed as dd
+from ergodrift.distributed import telemetry
 from ergodrift.distributed.remote import ArrowStore, FsspecStore
 from walks import AGENTS, DATA, EDPP, GRAPH, PROBLEM, ZERO, close, same, walk
 
@@ -142,3 +146,27 @@ def test_minibatches_are_a_function_of_the_point_and_right_on_average():
     assert grads.std() == pytest.approx(np.std(rows["a"]) / 2, rel=0.2)
     x = jnp.asarray(points[0])
     assert few.feedback(x, rows).loss == few.feedback(x, rows).loss
+
+
+def test_a_log_for_tensorboard_has_a_scalar_for_each_number(monkeypatch, tmp_path):
+    class SummaryWriter:
+        def __init__(self, folder):
+            self.folder, self.scalars, self.flushed = folder, [], 0
+
+        def add_scalar(self, *scalar):
+            self.scalars.append(scalar)
+
+        def flush(self):
+            self.flushed += 1
+
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tensorboardX", types.SimpleNamespace(SummaryWriter=SummaryWriter))
+        log: Any = telemetry.callback_of(tmp_path / "runs")
+        log({"hop": 7, "rate": 2.5, "loss": 0.5})
+    assert log.writer.folder == str(tmp_path / "runs")
+    assert log.writer.scalars == [("rate", 2.5, 7), ("loss", 0.5, 7)]
+    assert log.writer.flushed == 1
+    for name in ("tensorboardX", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match="needs tensorboardX: pip install tensorboardX"):
+        telemetry.callback_of(tmp_path / "runs")

@@ -31,7 +31,9 @@ SAMPLES = 160
 AT_ZERO = ed.Reference(ZERO, 0.0, np.zeros(2), np.zeros(2), 0.0)  # what regret is measured against here
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", ["edpp", "mdpp", "rdpp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("adpp", "pd"))]
+)
 def test_a_walk_is_the_run_on_the_pooled_data(network, name):
     """Tokens are seeds, whose paths the walk draws itself; local rounds repeat every state of the path."""
     algorithm, options = ALGORITHMS[name], {"x0": ZERO, "num_samples": SAMPLES}

@@ -99,7 +99,13 @@ def test_a_structure_keeps_no_data_alive():
     assert structure.unflatten([None] * structure.num_leaves).setting is None
 
 
-@pytest.mark.parametrize("algorithm", [ed.edpp(3.0), ed.mdpp(), ed.rdpp(), ed.wdpp(), ed.sdpp(), ed.pd2(4.0)], ids=str)
+PICKLED = [
+    *[ed.edpp(3.0), ed.rdpp(), ed.pd2(4.0)],
+    *(pytest.param(algorithm, marks=pytest.mark.slow) for algorithm in (ed.mdpp(), ed.wdpp(), ed.sdpp())),
+]
+
+
+@pytest.mark.parametrize("algorithm", PICKLED, ids=str)
 def test_a_pickled_result_knows_its_run(algorithm):
     source = ed.MarkovSource(CHAIN, DATA)
     found = ed.run(algorithm, PROBLEM, source, x0=np.zeros(2), num_samples=300, seeds=2, record=20)

@@ -272,7 +272,12 @@ def test_a_saved_result_is_the_same_and_works_with_metrics(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "algorithm", [ed.pd2(1.0), ed.mdpp(), ed.rdpp(), ed.wdpp(), ed.sdpp(), ed.srdpp(), ed.edpp("auto")], ids=str
+    "algorithm",
+    [
+        *[ed.pd2(1.0), ed.mdpp(), ed.rdpp(), ed.srdpp(), ed.edpp("auto")],
+        *(pytest.param(algorithm, marks=pytest.mark.slow) for algorithm in (ed.wdpp(), ed.sdpp())),
+    ],
+    ids=str,
 )
 def test_the_weights_of_every_algorithm_come_back_as_what_they_were(tmp_path, algorithm):
     found = ed.run(algorithm, PROBLEM, SOURCE, x0=np.zeros(2), num_samples=200, record=3)

@@ -55,7 +55,7 @@ def series():
     }
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(0, ROWS), max_size=40), st.sampled_from([64, 1000, 65_536]))
 def test_numbers_are_those_of_the_series_bit_for_bit_whatever_the_chunks(series, places, rows):
     with pytest.MonkeyPatch.context() as patch:

@@ -35,8 +35,13 @@ def suffix_start(taken):
     return max(starts, default=0)
 
 
-@pytest.mark.parametrize("algorithm", [ed.edpp(3.0), ed.mdpp(1.0)], ids=lambda algorithm: algorithm.name)
-@pytest.mark.parametrize("average", ["uniform", ("polynomial", 0), ("polynomial", 1), ("polynomial", 4), "suffix"])
+@pytest.mark.parametrize(
+    ("algorithm", "average"),
+    [
+        *[(ed.edpp(3.0), "uniform"), (ed.edpp(3.0), ("polynomial", 1)), (ed.edpp(3.0), "suffix")],
+        *[(ed.mdpp(1.0), ("polynomial", 0)), (ed.mdpp(1.0), ("polynomial", 4)), (ed.mdpp(1.0), "suffix")],
+    ],
+)
 def test_the_mean_is_the_weighted_mean_of_the_points(algorithm, average):
     result = run(algorithm, average)
     xs, rounds = points(result)

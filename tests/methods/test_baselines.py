@@ -230,9 +230,12 @@ def test_stochastic_baselines_come_near_the_optimum(algorithm, tolerance):
 # As algorithms of the package
 
 
-@every_baseline
 @pytest.mark.parametrize(
-    "domain", ["box", "simplex", *(pytest.param(name, marks=pytest.mark.slow) for name in ("entropy", "l1", "product"))]
+    ("name", "domain"),
+    [
+        *[("sinha-vaze", "box"), ("yu-lee-lee", "simplex"), ("csa", "box"), ("alm", "simplex")],
+        *[pytest.param(n, d, marks=pytest.mark.slow) for n in BASELINES for d in ("entropy", "l1", "product")],
+    ],
 )
 def test_all_domains(name, domain):
     geometry, like = cases.GEOMETRIES[domain]

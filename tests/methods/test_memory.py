@@ -228,9 +228,12 @@ def linear(link: str, sparse: bool, states: int = 6, rows: int = 2, dimension: i
     return model, ed.MarkovSource(ed.MarkovChain(0.9 * np.eye(states) + 0.1 / states), data)
 
 
-@pytest.mark.parametrize("law", LINEAR_LAWS)
 @pytest.mark.parametrize(
-    ("link", "sparse"), [("logistic", False), pytest.param("squared", True, marks=pytest.mark.slow)]
+    ("link", "sparse", "law"),
+    [
+        ("logistic", False, "visits"),
+        *[pytest.param("squared", True, law, marks=pytest.mark.slow) for law in LINEAR_LAWS],
+    ],
 )
 def test_a_number_per_row_remembers_as_much_as_whole_planes(link, sparse, law):
     """The same functions as a plain `Problem`, of which nothing is known, keep planes: equal to rounding."""
@@ -305,7 +308,7 @@ class Spheres(ed.Problem):
         return Shared(len(xi["c"]) + 1)
 
 
-@pytest.mark.parametrize("law", LINEAR_LAWS)
+@pytest.mark.parametrize("law", ["stationary", pytest.param("visits", marks=pytest.mark.slow)])
 def test_anybody_may_offer_compact_feedback(law):
     functions = (
         lambda x, xi: jnp.sum(x**2) / 2 - xi["c"] @ x,

@@ -16,6 +16,7 @@ from digits import rounded
 from ergodrift.methods.estimator import MultiLevel
 from ergodrift.methods.scalefree import Distances, ScaledDrift, ScaleFreeWeights, Scales
 from ergodrift.methods.windows import GrowingWindow
+from ergodrift.problems import fairness, synthetic
 
 KIND = np.float64 if jax.config.read("jax_enable_x64") else np.float32
 CHAIN = ed.MarkovChain(0.7 * np.eye(5) + 0.06)
@@ -361,3 +362,30 @@ def test_the_bound_of_the_docs_holds_on_every_path(seed):
     for x in rng.normal(size=(20, 2)):
         x = x / max(np.linalg.norm(x), 1)
         assert np.sum(np.array(directions) * (points - x)) <= (4 / (4 * r) + 2 * r) * energy
+
+
+@pytest.mark.slow
+@pytest.mark.x64("it follows a rounding of float64")
+def test_steps_beyond_two_over_the_curvature_magnify_roundings():
+    """A chain that stays in a state shows no noise: E_t falls, steps outgrow 2 / L, and a descent with such steps
+    alternates from side to side. A rounding grows there, and only there; the averaged point hardly sees it."""
+    problem, data, _ = fairness(*synthetic())
+    source = ed.MarkovSource(ed.MarkovChain(0.997 * np.eye(3) + 0.001), data)
+    path = np.repeat([0, 1], [732, 268])[None]
+    one, other = (
+        ed.run(ed.sdpp(), problem, source, x0=np.full(3, start), num_samples=1000, record=list(range(1001)), paths=path)
+        for start in (0.0, 1e-13)
+    )
+    gap = np.abs(one.x - other.x).max(axis=-1).squeeze()
+    xi = jax.tree.map(lambda leaf: leaf[1], data)
+
+    def too_long(t: int) -> bool:
+        curvature = jax.jacfwd(lambda x: problem.feedback(x, xi).loss_grad)(jnp.asarray(one.x.squeeze()[t]))
+        return float(np.linalg.eigvalsh(curvature)[-1] / (2 * one.weights.proximity.squeeze()[t])) > 2
+
+    assert not any(map(too_long, range(745, 785)))
+    assert gap[785] < 1e-14 < gap[745]
+    assert all(map(too_long, range(805, 864)))
+    assert gap[864] > 1e8 * gap[805]
+    assert gap[-1] > 1e-2
+    assert np.abs(one.x_mean - other.x_mean).max() < 1e-1 * gap.max()

@@ -153,8 +153,16 @@ def test_units_do_not_matter(kind):
     assert (np.max(queue, axis=0) > 0).all()
 
 
-@pytest.mark.parametrize("kind", ["ball", "box", "product"])
-@pytest.mark.parametrize("name", ["sdpp-scales", "srdpp", "srdpp-visits"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ball", "srdpp"),
+        ("box", "srdpp-visits"),
+        ("box", "sdpp-scales"),
+        ("product", "sdpp-scales"),
+        ("product", "srdpp"),
+    ],
+)
 def test_units_do_not_matter_where_more_is_known(kind, name):
     @PROPERTY
     @given(UNITS)

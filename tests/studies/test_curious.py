@@ -8,10 +8,11 @@ pytestmark = pytest.mark.x64("rows are recovered to float64's digits")
 
 
 @pytest.mark.slow
-def test_a_curious_hub_has_all_rows_of_a_small_agent():
+@pytest.mark.parametrize(("rows", "visits"), [(4, 100), (8, 500)])
+def test_a_curious_hub_has_all_rows_of_a_small_agent(rows, visits):
     """From the answers of an ordinary walk, without any question of its own."""
-    seen, truth = walked(rows=4, visits=100, noise=0.0)
-    assert distance(recovered(seen, 4), truth) < 1e-9
+    seen, truth = walked(rows, visits, noise=0.0)
+    assert distance(recovered(seen, rows), truth) < 1e-9
 
 
 def test_noise_takes_them_away():

@@ -13,6 +13,7 @@ from ergodrift.distributed.gathering import EXCLUDED
 from ergodrift.distributed.host import HostActor
 from ergodrift.distributed.peers import Starter
 from ergodrift.distributed.replies import LostError, Ready
+from ergodrift.distributed.robust import Bounds
 from ergodrift.distributed.roster import Roster
 from ergodrift.distributed.serialization import serialize
 
@@ -71,9 +72,9 @@ class Crowd:
     Attributes: those of `Roster`, by agent.
     """
 
-    def __init__(self, roster: Roster, hosts: Hosts) -> None:
+    def __init__(self, roster: Roster, hosts: Hosts, bounds: Bounds | None = None) -> None:
         self.roster, self.hosts, self.network = roster, hosts, hosts.network
-        self.patience, self.ray = roster.patience, roster.ray
+        self.patience, self.ray, self.bounds = roster.patience, roster.ray, bounds
         count = len(hosts.host_of)
         self.messages, self.bytes, self.asked, self.own_restarts = (np.zeros(count, np.int64) for _ in range(4))
         self.reasons: dict[int, str] = {}
@@ -129,8 +130,8 @@ class Crowd:
         log.warning("%s is set aside: %s", self.network.names[agent], reason)
 
     def is_to_blame(self, agent: int) -> bool:
-        """Whether a token became infinite for this agent's sake: nobody compares answers here."""
-        return False
+        """Whether a token that became infinite by this agent's answer did so for its sake: it is far beyond others'."""
+        return self.bounds is not None and self.bounds.is_loud(agent)
 
     @property
     def num_agents(self) -> int:

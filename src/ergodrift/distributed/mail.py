@@ -13,6 +13,7 @@ from ergodrift.distributed.roster import Roster
 if TYPE_CHECKING:
     from ray import ObjectRef
 
+SOUNDED = 32  # agents of a crowd who are asked before a walk, where answers are judged by what others answer
 POLL_INTERVAL = 0.1  # seconds to wait for any answer before looking at deadlines
 
 
@@ -93,7 +94,33 @@ class Mail:
         self._count(message.agents, words.shape[1] - 1)
         for agent in np.unique(message.agents[~good]).tolist():
             self.crowd.set_aside(agent, "it could not answer; its own log says why")
-        return Heard(message, words[:, :-1], good)
+        return Heard(message, words[:, :-1], good & self._believed(message.agents, words[:, :-1], good))
+
+    def _believed(self, agents: np.ndarray, words: np.ndarray, good: np.ndarray) -> np.ndarray:
+        """Which answers are within bounds; who sent others is set aside."""
+        assert self.crowd is not None
+        if self.crowd.bounds is None or not good.any():
+            return good
+        numbers = self.crowd.bounds.layout.numbers(words[good].tobytes())
+        complaints = self.crowd.bounds.complaints(agents[good], numbers)
+        for agent, complaint in complaints.items():
+            self.crowd.set_aside(agent, complaint)
+        return ~np.isin(agents, list(complaints))
+
+    def sound_out(self, question: bytes) -> None:
+        """Ask some agents of a crowd the same, so that no first answer has to be believed for want of others.
+
+        Not all, since they would load their data for it.
+        """
+        assert self.crowd is not None
+        there = np.flatnonzero(self.crowd.present)
+        asked = np.unique(there[np.linspace(0, len(there) - 1, SOUNDED).astype(int)])
+        peers, words = self.peers(asked), np.frombuffer(question, self.word)
+        for peer in np.unique(peers).tolist():
+            agents = asked[peers == peer]
+            self.send(peer, agents, np.arange(len(agents)), np.tile(words, (len(agents), 1)))
+        while self.sent:
+            self.receive()
 
     def _count(self, agents: np.ndarray, words: int) -> None:
         assert self.crowd is not None

@@ -47,6 +47,7 @@ class Walk:
         held: (tokens,) hops at which a token held its place and made no round.
         unanswered: (agents,) how many of these were for want of this agent's answer.
         set_aside: why, for each agent that was not there at the end.
+        loud: for each agent whose answers were far beyond others' and taken in all the same, which and by how much.
         messages: (agents,) questions and answers that travelled.
         bytes: (agents,) what these held, without what Ray and the network wrap around it.
         hops: how often all tokens moved.
@@ -81,6 +82,7 @@ class Walk:
     components: int
     chain: MarkovChain
     arrivals: Arrivals | None = None
+    loud: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def x(self) -> PyTree:
@@ -109,6 +111,7 @@ class Walk:
             row += f"{self.bytes[number] / 1e3:12,.1f}{self.restarts[number]:10}"
             if name in self.epsilon:
                 row += f"  epsilon {self.epsilon[name]:.3g}"
+            row += f"  loud: {self.loud[name]}" if name in self.loud else ""
             lines.append(row + (f"  set aside: {self.set_aside[name]}" if name in self.set_aside else ""))
         total = f"{'all':{wide}}{self.visits.sum():12,}{self.messages.sum():12,}{self.bytes.sum() / 1e3:12,.1f}"
         return "\n".join([*lines, f"{total}{self.restarts.sum():10}"])

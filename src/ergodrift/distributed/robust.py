@@ -12,8 +12,7 @@ from ergodrift._core import check
 from ergodrift.distributed.privacy import PARTS
 from ergodrift.distributed.wire import Layout
 
-AUTO_FACTOR = 30.0  # times the median of the others' largest answers: beyond it, bounds="auto" sets an agent aside
-LOUD_FACTOR = 1000.0  # and beyond this one is told of, whatever the bounds
+LOUD_FACTOR = 30.0  # times the median of agents' largest answers: who goes beyond is told of, or set aside
 FEWEST = 3  # agents that must have been heard before anybody is judged by them
 TRIMMED = 0.2  # the share of answers that "trimmed" leaves out at each end
 ROUNDS = 32  # of Weiszfeld's method, and of centred clipping
@@ -24,57 +23,76 @@ log = logging.getLogger("ergodrift.distributed")
 class Bounds:
     """Limits on the norm of each part of an answer: the loss, its gradient, the constraints, their Jacobian.
 
+    Limits that are not given are thirty times the median of the largest norms that agents have shown. A loss may be
+    zero at one point and not at another: its limit is that of its gradient times the way across the domain, if that is
+    more; so it is for constraints and their Jacobian.
+
     Args:
-        given: one number for all parts, a mapping from some of them, "auto" (thirty times the median of the largest
-            norms that agents have shown), or None for no limits; who is very loud is told of then, not set aside.
+        given: one number for all parts, a mapping from some of them, "auto" for limits from what others answer, or
+            None for these as well: who goes beyond is told of then, not set aside. Nothing else tells a lie from an
+            agent whose data are unlike others', and to do without the latter moves the optimum.
         layout: where the parts stand in an answer.
         names: of the agents.
+        across: the way across the domain.
     """
 
-    def __init__(self, given: float | Mapping[str, float] | str | None, layout: Layout, names: list[str]) -> None:
+    def __init__(
+        self, given: float | Mapping[str, float] | str | None, layout: Layout, names: list[str], across: float = 0.0
+    ) -> None:
         self.names, self.layout = names, layout
+        self.across = across if np.isfinite(across) else 0.0
         self.ends = np.cumsum([0, *layout.widths]).tolist()
         self.limits = None if given is None or isinstance(given, str) else np.square(checked_bounds(given))
         self.strict = given is not None
-        self.factor = AUTO_FACTOR if self.strict else LOUD_FACTOR
-        self.largest = np.full((len(names), len(PARTS)), np.nan)  # squares of the norms
+        self.largest = np.full((len(names), len(PARTS)), -1.0)  # squares of the norms, of those who were heard
         self.now, self.looks = np.full(len(PARTS), np.inf), 0  # the limits from what was heard, and when to look anew
-        self.told: set[int] = set()
+        self.loud: dict[int, str] = {}
 
     def complaint(self, agent: int, answer: bytes) -> str | None:
         """What is wrong with these answers of an agent; nothing where all is well."""
+        numbers = self.layout.numbers(answer)
+        return self.complaints(np.full(len(numbers), agent), numbers).get(agent)
+
+    def complaints(self, agents: np.ndarray, numbers: np.ndarray) -> dict[int, str]:
+        """What is wrong with answers (rows, numbers), for those of the agents (rows,) who are to be set aside."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is so large is too large
-            entries = np.square(self.layout.numbers(answer), dtype=float)
-        squares = np.array([entries[:, a:b].sum(axis=1).max() for a, b in itertools.pairwise(self.ends)])
-        limit = self._limits()
-        if not (beyond := squares > limit).any():
-            if np.isfinite(squares).all():  # else the token that is to take it in says so
-                self.largest[agent] = np.fmax(self.largest[agent], squares)
-            return None
-        part = int(np.argmax(beyond))
-        said = f"its {PARTS[part]} has the norm {squares[part] ** 0.5:.3g}, beyond {limit[part] ** 0.5:.3g}"
-        said += "" if self.limits is not None else f", which is {self.factor:g} times what others answer"
+            entries = np.square(numbers, dtype=float)
+            squares = np.stack([entries[:, a:b].sum(axis=1) for a, b in itertools.pairwise(self.ends)], axis=1)
+        limits = self._limits(len(numbers))
+        found = (squares > limits).any(axis=1)
+        sound = ~found & np.isfinite(squares).all(axis=1)  # the token that is to take in what is not finite says so
+        np.maximum.at(self.largest, agents[sound], squares[sound])
+        said: dict[int, str] = {}
+        for agent, norms in zip(agents[found].tolist(), squares[found], strict=True):
+            if agent in said or agent in self.loud:
+                continue
+            part = int(np.argmax(norms > limits))
+            said[agent] = f"its {PARTS[part]} has the norm {norms[part] ** 0.5:.3g}, beyond {limits[part] ** 0.5:.3g}"
+            said[agent] += "" if self.limits is not None else f", {LOUD_FACTOR:g} times what others answer"
         if self.strict:
             return said
-        if agent not in self.told:
-            self.told.add(agent)
-            log.warning('%s is loud: %s; bounds="auto" would set it aside', self.names[agent], said)
-        return None
+        for agent, text in said.items():
+            log.warning('%s is loud: %s; bounds="auto" would set it aside', self.names[agent], text)
+        self.loud |= said
+        return {}
 
     def is_loud(self, agent: int) -> bool:
         """Whether it has answered far beyond what others do."""
-        return agent in self.told
+        return agent in self.loud
 
-    def _limits(self) -> np.ndarray:
-        """The largest squares allowed, by part."""
+    def _limits(self, count: int) -> np.ndarray:
+        """The largest squares allowed in so many answers, by part."""
         if self.limits is not None:
             return self.limits
-        self.looks -= 1
+        self.looks -= count
         if self.looks < 0:
-            heard = self.largest[~np.isnan(self.largest[:, 0])]
-            self.looks = len(heard) if len(heard) == len(self.names) else 0
-            middle = np.median(heard, axis=0) if len(heard) >= FEWEST else np.zeros(len(PARTS))
-            self.now = np.where(middle > 0, self.factor**2 * middle, np.inf)
+            heard = self.largest[self.largest[:, 0] >= 0]
+            self.looks = len(heard) // (1 if len(heard) == len(self.names) else 8)
+            if len(heard) >= FEWEST:
+                loss, grad, constraints, jac = np.median(heard, axis=0)
+                far = self.across**2
+                middle = np.array([max(loss, far * grad), grad, max(constraints, far * jac), jac])
+                self.now = np.where(middle > 0, LOUD_FACTOR**2 * middle, np.inf)
         return self.now
 
 

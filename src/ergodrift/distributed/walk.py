@@ -24,10 +24,12 @@ from ergodrift.data.stream import TableStream
 from ergodrift.data.tables import MarkovSource
 from ergodrift.distributed import wire
 from ergodrift.distributed.agent import Agent
+from ergodrift.distributed.arguments import check_memory, checked_paths, hops_at, importance
 from ergodrift.distributed.free_loop import FreeLoop
 from ergodrift.distributed.gathering import gather
 from ergodrift.distributed.groups import DEFAULT_BOUND, SECURE, GroupRoster, MaskedRoster, checked_groups
 from ergodrift.distributed.hosts import Crowd
+from ergodrift.distributed.mail import Mail
 from ergodrift.distributed.network import Network, agent_list, agent_names
 from ergodrift.distributed.outcome import Arrivals, Walk
 from ergodrift.distributed.privacy import Privacy
@@ -44,7 +46,6 @@ from ergodrift.distributed.wire import Layout, WalkSpec
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import Checkpoint, fingerprint
 from ergodrift.engine.result import Result
-from ergodrift.engine.run import record_grid
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.memory import Memory
@@ -96,12 +97,13 @@ def walk(
 
     Each token moves on when its own answer is there; those that wait for the same agent travel in one message. Its path
     and its numbers do not depend on who was faster: they come from its seed, and from its row of one compiled program.
-    An agent whose process dies is restarted and
-    asked again. One that is silent for `patience` seconds is away until it responds again, and one that answers NaN
-    or a wrong shape, or three times in a row nothing, is set aside. A token that would move to an agent who is not
-    there holds its place, as in a self-loop of the chain, and takes its sample there (a Metropolis walk on those who
-    are left: their law stays what it was, up to a factor). Where that fails too, as at the hop on which an agent is
-    missed, it makes no round and draws its next move from where it stands; `held` counts these hops.
+
+    An agent whose process dies is restarted and asked again. One that is silent for `patience` seconds is away until it
+    responds again, and one that answers NaN or a wrong shape, or three times in a row nothing, is set aside. A token
+    that would move to an agent who is not there holds its place, as in a self-loop of the chain, and takes its sample
+    there (a Metropolis walk on those who are left: their law stays what it was, up to a factor). Where that fails too,
+    as at the hop on which an agent is missed, it makes no round and draws its next move from where it stands; `held`
+    counts these hops.
 
     Args:
         algorithm: such as `edpp(tau_mix)`, or one of your own; "auto" takes what `ed.auto` advises for this
@@ -134,16 +136,11 @@ def walk(
             parts (see `masks`).
         bounds: the largest norm of the parts of an answer; who goes beyond is set aside. A number, a mapping from parts
             ("loss", "loss_grad", "constraints", "constraint_jac"), "auto" for thirty times what the others answer,
-            or None: then who is a thousand times as loud is only told of. In secure aggregation, one on all entries.
+            or None: then who goes beyond that is told of, in the log and in `Walk.loud`, and believed all the same.
+            In secure aggregation, one on all entries.
         exclude: names of agents to do without, as if they were not there; `Network.exclude` does it during a walk.
         quorum: the fewest agents to begin and to go on with; half of them unless given. At the start, those who fail,
             die or cannot be placed are set aside at once, and those who are slow come when they are ready.
-        checkpoint: a file to keep the walk in. Called again with the same arguments, it goes on from there, to the same
-            numbers to the last bit if no hop was held. Other arguments are refused by name, functions too, as in `run`.
-            The agents' data are not part of what is compared, only their shapes, and these only where there is no
-            privacy; agents that were set aside have another chance.
-            load its data and compile within them; at the start of a walk all have two minutes, or `patience` if longer.
-        quorum: the fewest agents to go on with; half of them unless given.
         checkpoint: a file to keep the walk in, here or where fsspec or pyarrow can write ("s3://bucket/walk.npz").
             Called again with the same arguments, it goes on from there, to the same numbers to the last bit if no hop
             was held. Other arguments are refused by name, functions too, as in `run`. The agents' data are not part of
@@ -180,7 +177,7 @@ def walk(
     checkpoint_every = check.integer("checkpoint_every", checkpoint_every, at_least=1)
     if combine not in ("mean", None):
         raise ValueError(f"combine must be 'mean' or None, got {combine!r}")
-    keys, grid = seed_keys(tokens, "tokens"), _hops_at(record, num_samples, local_rounds)
+    keys, grid = seed_keys(tokens, "tokens"), hops_at(record, num_samples, local_rounds)
     x0 = checked_point(problem.geometry, x0)
     num_hops = num_samples // local_rounds
     numbers = np.arange(len(keys)) if np.ndim(tokens) == 0 else np.asarray(tokens).astype(int)
@@ -190,9 +187,9 @@ def walk(
         paths = route.paths(numbers.tolist(), num_hops)
     if groups is not None and (law is not None or arrivals is not False):
         raise ValueError("groups are visited with a barrier, by the chain's own law: leave law and arrivals out")
-    importance = _importance(law, chain, local_rounds)
+    weights = importance(law, chain, local_rounds)
     tell = callback_of(log)
-    visited = None if paths is None else _checked_paths(paths, len(keys), num_hops, chain.num_states)
+    visited = None if paths is None else checked_paths(paths, len(keys), num_hops, chain.num_states)
     if isinstance(agents, Network) and (address is not None or runtime_env is not None):
         raise ValueError("address and runtime_env belong to the Network: pass them there")
     agents = agents if isinstance(agents, Network) else agent_list(agents)
@@ -212,7 +209,7 @@ def walk(
     if local_rounds > 1 and isinstance(algorithm.estimator, Memory):
         everybody = agents.agents if isinstance(agents, Network) else agents
         named = zip(agent_names(everybody), everybody, strict=True)
-        _check_memory(algorithm.name, [name for name, one in named if one.privacy])
+        check_memory(algorithm.name, [name for name, one in named if one.privacy])
     secure = aggregate == SECURE
     if bounds is not None and bounds != "auto":
         checked_bounds(bounds)  # type: ignore[arg-type]
@@ -249,28 +246,31 @@ def walk(
         peers = network if network.hosts is None else network.hosts
         came = gather(peers, walk_id, sent, patience, quorum if network.hosts is None else 1)
         if local_rounds > 1 and isinstance(method.estimator, Memory):
-            _check_memory(algorithm.name, [network.names[agent] for agent, said in came.ready.items() if said.privacy])
+            check_memory(algorithm.name, [network.names[agent] for agent, said in came.ready.items() if said.privacy])
         spec = dataclasses.replace(spec, run_spec=run_spec, num_constraints=came.num_constraints)
         hub, layout = Hub(spec), Layout.of(spec)
         roster: Any
-        limits = Bounds(bounds, layout, network.names) if local_rounds == 1 and not secure else None
+        limits = None
+        if local_rounds == 1 and not secure:
+            limits = Bounds(bounds, layout, network.names, 2 * float(problem.geometry.reach(x0)))
         sizes = hub.question_bytes, hub.answer_bytes
         if network.hosts is not None:
             word = np.dtype(hub.word).itemsize  # of who is asked, and whether there is an answer
             sizes = hub.question_bytes + word, hub.answer_bytes + word
-            limits = None
+        own = limits if network.hosts is None else None  # a process answers for many
         roster = (MaskedRoster if secure else Roster)(
-            peers, walk_id, sent, *sizes, local_rounds, patience, came, limits, layout.dtype.itemsize
+            peers, walk_id, sent, *sizes, local_rounds, patience, came, own, layout.dtype.itemsize
         )
         if network.hosts is not None:
-            roster = Crowd(roster, network.hosts)
-        elif bounds == "auto":
-            roster.sound_out(wire.packed_bytes(spec.x0))
+            roster = Crowd(roster, network.hosts, limits)
+        if bounds == "auto":
+            asked = roster if network.hosts is None else Mail(roster, hub.word)
+            asked.sound_out(wire.packed_bytes(spec.x0))
         if members is not None:
             bound = float(bounds) if secure and isinstance(bounds, int | float) else DEFAULT_BOUND
             roster = GroupRoster(roster, members, aggregate, layout, bound)
         # One token has nobody to wait for; members of a group are asked at once, and waited for.
-        lockstep = (barrier or len(keys) == 1) and arrivals is False and importance is None
+        lockstep = (barrier or len(keys) == 1) and arrivals is False and weights is None
         lockstep = members is not None or (lockstep and network.hosts is None)
         hops = (WalkLoop if lockstep else FreeLoop)(hub, roster, chain, keys, visited, num_hops, grid, quorum)
         if checkpoint is not None:
@@ -282,11 +282,11 @@ def walk(
                 graph=chain.sampler(),
                 agents=(tuple(network.names), members, aggregate),
                 records=(grid, num_samples),
-                law=importance,
+                law=weights,
                 **{"tokens, paths or x0": (keys, visited, x0)},
             )
             hops.resume(saved, checkpoint_every)
-        hops.importance, hops.tell = importance, tell
+        hops.importance, hops.tell = weights, tell
         clock = time.monotonic()
         if isinstance(arrivals, Arrivals):
             hops.replay(arrivals)
@@ -320,6 +320,7 @@ def walk(
         components=hops.components,
         chain=chain,
         arrivals=hops.arrivals,
+        loud={} if limits is None else {network.names[agent]: said for agent, said in limits.loud.items()},
     )
 
 
@@ -334,29 +335,6 @@ def _known(problem: Problem, told: dict[str, Ready]) -> dict[str, dict[str, str]
     return {**known, "privacy": {who: fingerprint(said.privacy) for who, said in told.items()}}
 
 
-def _importance(law: str | ArrayLike | None, chain: MarkovChain, local_rounds: int) -> np.ndarray | None:
-    """What the answers of each agent are weighed by, for means under this law."""
-    if law is None:
-        return None
-    if local_rounds > 1:
-        raise ValueError("law needs local_rounds=1: where agents make rounds, the hub does not see what to weigh")
-    count = chain.num_states
-    wanted = np.ones(count) if isinstance(law, str) and law == "uniform" else np.asarray(law)
-    if wanted.shape != (count,) or not np.issubdtype(wanted.dtype, np.number) or (wanted < 0).any() or not wanted.any():
-        raise ValueError(f"law must be 'uniform' or {count} numbers >= 0, one for each agent, got {law!r}")
-    return wanted / wanted.sum() / chain.stationary
-
-
-def _hops_at(record: int | Sequence[int] | Array, num_samples: int, local_rounds: int) -> np.ndarray:
-    """The hops to record at."""
-    if np.ndim(record) == 0:
-        return record_grid(record, num_samples // local_rounds)
-    grid = record_grid(record, num_samples)
-    if (grid % local_rounds).any():
-        raise ValueError(f"record must hold multiples of local_rounds={local_rounds}: agents keep what is in between")
-    return grid // local_rounds
-
-
 def _seen(
     paths: np.ndarray | None, chain: MarkovChain, keys: Key, num_samples: int, local_rounds: int
 ) -> np.ndarray | None:
@@ -367,26 +345,6 @@ def _seen(
         blocks = -(-num_samples // local_rounds // BLOCK)
         paths = jax.vmap(lambda key: draw(chain.sampler(), key, blocks))(path_keys(keys))
     return np.repeat(np.asarray(paths), local_rounds, axis=1)[:, :num_samples]
-
-
-def _checked_paths(paths: ArrayLike, tokens: int, hops: int, agents: int) -> np.ndarray:
-    paths = np.asarray(paths)
-    paths = np.broadcast_to(paths, (tokens, len(paths))) if paths.ndim == 1 else paths
-    if paths.shape != (tokens, hops) or not np.issubdtype(paths.dtype, np.integer):
-        wanted = f"whole numbers of shape (tokens, hops) = ({tokens}, {hops})"
-        raise ValueError(f"paths must be {wanted}, got {paths.dtype} of shape {paths.shape}")
-    if paths.min() < 0 or paths.max() >= agents:
-        raise ValueError(f"paths must hold agents between 0 and {agents - 1}, got {paths.min()} to {paths.max()}")
-    return paths.astype(np.int32)
-
-
-def _check_memory(algorithm: str, private: list[str]) -> None:
-    """Refuse tokens that would show an agent what others have answered, where some want privacy."""
-    if private:
-        raise ValueError(
-            f"local_rounds > 1 with {algorithm} sends the last answers of all agents to each of them, and "
-            f"{check.some(private)} asks for privacy; use local_rounds=1, or an algorithm without memory"
-        )
 
 
 def _epsilon(

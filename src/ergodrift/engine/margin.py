@@ -57,6 +57,7 @@ class Tightening(NamedTuple):
         held_out: samples of the certificate.
         loss: the mean loss at the solution, over seeds.
         loss_without: the same without a margin.
+        way: how far of the way from x0 to the run's last average the solution is: 1 but where no margin was enough.
     """
 
     runs: int
@@ -66,6 +67,7 @@ class Tightening(NamedTuple):
     held_out: int
     loss: float
     loss_without: float
+    way: float = 1.0
 
     @property
     def cost(self) -> float:
@@ -73,9 +75,11 @@ class Tightening(NamedTuple):
         return float(self.loss) - float(self.loss_without)
 
     def __str__(self) -> str:
+        way = float(self.way)
+        pulled = "" if way == 1 else f", {way:.0%} of the way from x0, since no margin alone is enough"
         return (
-            f"room {_listed(self.room)} of {_listed(self.needed)} needed, after {int(self.runs)} runs: certified on "
-            f"{int(self.held_out):,} held-out samples in about {float(self.share):.1%} of runs; loss "
+            f"room {_listed(self.room)} of {_listed(self.needed)} needed, after {int(self.runs)} runs{pulled}: "
+            f"certified on {int(self.held_out):,} held-out samples in about {float(self.share):.1%} of runs; loss "
             f"{float(self.loss):.5g}, {self.cost:.2g} above that without a margin"
         )
 

@@ -87,7 +87,8 @@ class Result:
         weights: of the last round: V_t and alpha_t (`Weights`), or primal-dual `StepSizes`.
         loss_sum: sum of f(x, xi) over all samples taken, each at the point held when it came.
         constraint_sum: likewise for g, (..., n).
-        solution: what the algorithm recommends: x̄ at the end, leading axis seeds.
+        solution: what the algorithm recommends: x̄ at the end, leading axis seeds; nearer to x0 where
+            `tightening.way` says so.
         paths: the paths that were passed in, if any.
         setting: what the run was asked to do, with problem and source; None in what `load_result` reads, what `vmap` or
             `jit` return, and what was pickled with functions that cannot be. Of results mapped together, the first's.

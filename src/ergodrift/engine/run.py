@@ -89,10 +89,11 @@ def run(
         average: how the points are weighed in x̄: "uniform" (as in the paper), ("polynomial", k) with weights t^k, or
             "suffix" for the latter half (see `Average`). What the algorithm recommends unless given.
         margin: g_i + m_i <= 0 in the place of g_i <= 0: a number, or one per constraint, in the constraint's units. All
-            that is told afterwards is about g. "auto" runs up to 6 times, each with a larger margin, until the solution
-            is expected to be certified satisfied on as many held-out samples of the same law, in 95 % of runs; a
-            `Margin` says how many samples, and how often. `result.margin` is what was taken, `result.tightening` what
-            it costs. A checkpoint is refused then: run again with the margin that was found.
+            that is told afterwards is about g. "auto" runs up to 7 times, each with another margin, until the solution
+            is expected to be certified satisfied on as many held-out samples of the same law, in 95 % of runs; where
+            no margin is enough, the solution is taken nearer to x0. A `Margin` says how many samples, and how often.
+            `result.margin` is what was taken, `result.tightening` what it costs. A checkpoint is refused then: run
+            again with the margin that was found.
 
     Returns:
         The records and the recommended solution. A warning tells when that is worse than x0 on the samples of the run

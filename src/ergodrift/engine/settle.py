@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -15,15 +16,17 @@ from ergodrift.engine.margin import Margin, Tightening
 from ergodrift.engine.outlook import Outlook, outlook
 from ergodrift.engine.result import Result
 from ergodrift.problem import Problem
+from ergodrift.types import PyTree
 
 MOST = 6  # runs, with that without a margin
+HALVINGS = 5  # of the way from x0, where no margin is enough
 BEYOND = 1.1  # of what is missing: a run answers to a margin nearly, not exactly
 TOO_MUCH = 0.15  # of what is needed: more than that is given back
 SLOPES = (0.5, 4.0)  # between which the answer of what is missing to the margin is believed
 
 
 def settle(once: Callable[[ArrayLike], Result], problem: Problem, source: Source, asked: Margin) -> Result:
-    """The first run whose solutions are expected to be certified as often as asked for; the best one if none is.
+    """The first run whose solutions are expected to be certified as often as asked for; else the best that is found.
 
     A certificate on n' held-out samples, its upper end w above its estimate, is satisfied where
 
@@ -34,6 +37,10 @@ def settle(once: Callable[[ArrayLike], Result], problem: Problem, source: Source
     own samples; that w will be another on the held-out ones, and how far L may be off, is reckoned with (`outlook`).
     What is missing for as many certificates as asked becomes the margin of the next run. An algorithm whose solutions
     end on the wrong side of its constraints is put right by that as well.
+
+    Where limits are tighter than w, as |E g| <= c is with c < w, no margin is enough. But w shrinks with the way from
+    x0, where that is a point without risk: of the points x0 + s (x - x0), which keep convex constraints that both ends
+    keep, the one of the least loss is then taken among those that are certified.
 
     Args:
         once: the run with a given margin.
@@ -47,18 +54,30 @@ def settle(once: Callable[[ArrayLike], Result], problem: Problem, source: Source
             "margin='auto' looks at solutions, which cannot be done while run is traced by vmap or jit: call run on "
             "its own, or pass numbers as the margin"
         )
-    held_out = asked.held_out or source.rows_seen(result.setting.num_samples)
+    x0, held_out = result.setting.x0, asked.held_out or source.rows_seen(result.setting.num_samples)
     number = np.shape(result.constraint_sum)[-1]
     allowed = (1 - asked.share) / number
-    tried = [_Try(result, np.zeros(number), outlook(result, problem, source, held_out, asked.confidence))]
+
+    def seen(result: Result) -> Outlook:
+        return outlook(result, problem, source, held_out, asked.confidence)
+
+    tried = [_Try(result, np.zeros(number), seen(result))]
     while len(tried) < MOST and not _settled(tried[-1], asked, allowed):
         margin = _next(tried, allowed)
         result = once(margin)
-        tried.append(_Try(result, margin, outlook(result, problem, source, held_out, asked.confidence)))
+        tried.append(_Try(result, margin, seen(result)))
+    if not any(_enough(one.seen, asked) for one in tried):
+        # With half the room that x0 has, solutions can go farther from x0 than without a margin, and lose little.
+        spare = np.maximum(seen(_moved(result, x0, 0.0)).room.mean(axis=0), 0)
+        if spare.any():
+            result = once(spare / 2)
+            tried.append(_Try(result, spare / 2, seen(result)))
+        tried += [near for one in tried for near in _nearer(one, x0, seen, asked)]
     best = min(tried, key=lambda one: _place(one, asked, allowed))
     room, share = best.seen.room.mean(axis=0), max(1 - float(best.seen.failing().sum()), 0.0)
     needed = room + best.seen.missing(allowed)
-    found = Tightening(len(tried), room, needed, share, held_out, best.seen.loss, tried[0].seen.loss)
+    runs = sum(one.way == 1 for one in tried)
+    found = Tightening(runs, room, needed, share, held_out, best.seen.loss, tried[0].seen.loss, best.way)
     if not _enough(best.seen, asked):
         warnings.warn(_refusal(found, best.seen, asked), stacklevel=3)
     return dataclasses.replace(best.result, margin=best.margin, tightening=found)
@@ -68,6 +87,30 @@ class _Try(NamedTuple):
     result: Result
     margin: np.ndarray
     seen: Outlook
+    way: float = 1.0  # of that from x0 to the solution of the run
+
+
+def _nearer(one: _Try, x0: PyTree, seen: Callable[[Result], Outlook], asked: Margin) -> Iterator[_Try]:
+    """Its solutions nearer to x0: those that are certified as often as asked for, each farther than the one before."""
+    low, high, least = 0.0, 1.0, 2.0**-HALVINGS
+    way = least  # first: where not even that is certified, nothing on the way is
+    while high - low > least:
+        result = _moved(one.result, x0, way)
+        found = _Try(result, one.margin, seen(result), way)
+        if _enough(found.seen, asked):
+            low = way
+            yield found
+        elif way == least:
+            return
+        else:
+            high = way
+        way = (low + high) / 2
+
+
+def _moved(result: Result, x0: PyTree, way: float) -> Result:
+    """Its solutions nearer to x0: x0 + s (x - x0)."""
+    solution = jax.tree.map(lambda start, end: start[None] + way * (end - start[None]), x0, result.solution)
+    return dataclasses.replace(result, solution=solution)
 
 
 def _enough(seen: Outlook, asked: Margin) -> bool:

@@ -121,6 +121,7 @@ def size(x: PyTree) -> int:
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(x))
 
 
+@jax.jit  # whoever asks again, for other sizes too, finds it compiled
 def _diagonal(geometry: Geometry, x: PyTree) -> jax.Array:
     """The Euclidean length of the diagonal of a box around X.
 

@@ -18,19 +18,17 @@ FEWEST, RECENT = 16, 64  # pairs of blocks that a level needs to count, and that
 
 
 class HaarState(NamedTuple):
-    """Haar coefficients of a few series at dyadic scales: all that is kept of the past, four tables of LEVELS x series.
+    """Haar coefficients of a few series at dyadic scales: all that is kept of the past, two tables of LEVELS x series.
 
     Attributes:
-        partial: sums of the blocks that are being filled, compensated: a block of millions keeps its digits in float32.
-        before: the mean of the block before, at each level.
-        power: half the mean square difference of two neighbouring blocks (the Allan variance), over the recent pairs.
+        waiting: the mean of the first block of the pair that is being filled, at each level.
+        power: half the mean square difference of the two blocks of a pair (the Allan variance), over the recent pairs.
         signs: +-1, the direction along which the gradient of the loss is looked at.
         product: tau_mix t, which never decreases.
         tau_mix: the estimate.
     """
 
-    partial: tuple[jax.Array, jax.Array]
-    before: jax.Array
+    waiting: jax.Array
     power: jax.Array
     signs: PyTree
     product: jax.Array
@@ -68,28 +66,28 @@ class Learned(FeedbackSchedule):
         rng = np.random.default_rng(0)
         signs = [jnp.asarray(rng.choice([-1.0, 1.0], size=leaf.shape), kind) for leaf in leaves]
         one = jnp.ones((), kind)
-        return HaarState(
-            tree.compensated(blank), blank, blank, jax.tree.unflatten(structure, signs), jnp.zeros((), kind), one
-        )
+        return HaarState(blank, blank, jax.tree.unflatten(structure, signs), jnp.zeros((), kind), one)
 
     def absorb(self, state: HaarState, t: jax.Array, feedback: Feedback) -> HaarState:
         """The estimate with round t in it."""
         slope = tree.total(jax.tree.map(jnp.multiply, state.signs, feedback.loss_grad))
         seen = jnp.concatenate([jnp.stack([feedback.loss, slope]), feedback.constraints])
         length = 2 ** np.arange(LEVELS, dtype=np.int32)[:, None]
-        full, pairs = t % length == 0, t // (2 * length)
-        partial, lost = tree.running_add(state.partial, jnp.broadcast_to(seen, state.power.shape))
-        mean = partial / length.astype(partial.dtype)
-        square = jnp.square(mean - state.before) / 2
-        share = 1 / jnp.clip(pairs, 1, RECENT).astype(partial.dtype)
-        power = jnp.where(t % (2 * length) == 0, state.power + (square - state.power) * share, state.power)
+        full, paired, pairs = t % length == 0, t % (2 * length) == 0, t // (2 * length)
+        # Two blocks that are full are one of the next level: sums of pairs keep their digits, in float32 too.
+        blocks = [seen]
+        for first in state.waiting[:-1]:
+            blocks.append((first + blocks[-1]) / 2)
+        mean = jnp.stack(blocks)
+        square = jnp.square(mean - state.waiting) / 2
+        share = 1 / jnp.clip(pairs, 1, RECENT).astype(mean.dtype)
+        power = jnp.where(paired, state.power + (square - state.power) * share, state.power)
         known = jnp.where(pairs >= FEWEST, power, 0)
         variance = jnp.sum(known, axis=0) / 2
-        long_run = jnp.max(known * length.astype(partial.dtype), axis=0)
+        long_run = jnp.max(known * length.astype(mean.dtype), axis=0)
         ratio = jnp.max(jnp.where(variance > 0, long_run / jnp.where(variance > 0, variance, 1), 1))
         return state._replace(
-            partial=(jnp.where(full, 0, partial), jnp.where(full, 0, lost)),
-            before=jnp.where(full, mean, state.before),
+            waiting=jnp.where(full & ~paired, mean, state.waiting),
             power=power,
             tau_mix=(jnp.maximum(ratio, 1) + 1) / 2,
         )

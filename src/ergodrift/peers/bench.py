@@ -25,6 +25,7 @@ from ergodrift.experiments.reproduce import versions
 from ergodrift.peers.baselines import BASELINES
 from ergodrift.peers.classifiers import CLASSIFIERS
 from ergodrift.peers.libraries import LIBRARIES
+from ergodrift.peers.networks import bench as nets
 from ergodrift.peers.ours import OURS
 from ergodrift.peers.research import RESEARCH
 from ergodrift.peers.rival import Found, NotForThisError, Rival, Trial
@@ -50,29 +51,35 @@ class Config:
         seeds: orders or paths of each.
         quick: whether tasks are cut short.
         rivals: names of competitors; all where empty.
+        networks: names of the tasks that are trained for.
+        network_seeds: of each of them.
     """
 
     tasks: tuple[str, ...]
     seeds: int = 20
     quick: bool = False
     rivals: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    network_seeds: int = nets.SEEDS
 
     def __post_init__(self) -> None:
-        known = {"tasks": list(TASKS), "rivals": [rival.name for rival in RIVALS]}
+        known = {"tasks": list(TASKS), "rivals": [rival.name for rival in RIVALS], "networks": list(nets.TASKS)}
         for field, names in known.items():
             for name in getattr(self, field):
                 if name not in names:
                     raise ValueError(f"{field}: there is no {name!r}; there are {', '.join(names)}")
         check.integer("seeds", self.seeds, at_least=1)
+        check.integer("network_seeds", self.network_seeds, at_least=1)
 
 
-def compare(config: Config, parts: Path, log: Callable[[str], None]) -> dict[str, Any]:
+def compare(config: Config, parts: Path, log: Callable[[str], None], jobs: int = 1) -> dict[str, Any]:
     """Run the benchmark.
 
     Args:
         config: what to run.
         parts: a folder in which each result is kept; those of the same code and configuration are not found again.
         log: called with a line about each result.
+        jobs: networks that are trained at the same time.
 
     Returns:
         The content of `results.json`; docs/laboratory/peers.md describes it.
@@ -92,6 +99,13 @@ def compare(config: Config, parts: Path, log: Callable[[str], None]) -> dict[str
             rows.append({"task": name, **row})
             log(f"  {rival.name:32} {line(row, tasks[name])}")
     bar.close()
+
+    def keep(task: str, trainer: str, find: Callable[[], Row]) -> Row:
+        rooms = nets.ROOMS + (nets.OUR_ROOMS if trainer == "ours" else ())
+        made_with = [SCHEMA, config.network_seeds, versions(), _digest(rooms), task, trainer]
+        return _filed(parts, f"network-{task}", trainer, made_with, find)
+
+    networks = nets.compare(config.networks, config.network_seeds, keep, log, jobs) if config.networks else None
     found = {package: version for package in PACKAGES if (version := _version(package))}
     return {
         "schema": SCHEMA,
@@ -100,6 +114,7 @@ def compare(config: Config, parts: Path, log: Callable[[str], None]) -> dict[str
         "rivals": {rival.name: _described(rival) for rival in chosen},
         "tasks": tasks,
         "rows": rows,
+        "networks": networks,
     }
 
 
@@ -175,8 +190,12 @@ def line(row: Row, task: Row) -> str:
 
 
 def _kept(parts: Path, config: Config, task: str, what: str, rooms: tuple[str, ...], find: Callable[[], Row]) -> Row:
-    """A result from the folder, or found and put there. What is missing today may be there tomorrow: it is not kept."""
     made_with = [SCHEMA, config.quick, config.seeds, versions(), _code(task, rooms), task, what]
+    return _filed(parts, task, what, made_with, find)
+
+
+def _filed(parts: Path, task: str, what: str, made_with: list[Any], find: Callable[[], Row]) -> Row:
+    """A result from the folder, or found and put there. What is missing today may be there tomorrow: it is not kept."""
     identity = hashlib.sha256(json.dumps(made_with).encode()).hexdigest()[:16]
     path = parts / f"{task}-{''.join(c if c.isalnum() else '-' for c in what)}-{identity}.json"
     try:
@@ -190,10 +209,14 @@ def _kept(parts: Path, config: Config, task: str, what: str, rooms: tuple[str, .
 
 def _code(task: str, rooms: tuple[str, ...]) -> str:
     """The code that a result depends on, as a number: a result of other code is found again."""
-    package, digest = Path(ergodrift.__file__).parent, hashlib.sha256()
     make = TASKS[task]
-    digest.update(Path(inspect.getfile(getattr(make, "func", make))).read_bytes())  # a design is a partial function
-    for room in (*SHARED, *rooms):
+    first = Path(inspect.getfile(getattr(make, "func", make))).read_bytes()  # a design is a partial function
+    return _digest((*SHARED, *rooms), first)
+
+
+def _digest(rooms: tuple[str, ...], first: bytes = b"") -> str:
+    package, digest = Path(ergodrift.__file__).parent, hashlib.sha256(first)
+    for room in rooms:
         for path in sorted([package / f"{room}.py", *(package / room).rglob("*.py")]):
             if path.exists():
                 digest.update(path.read_bytes())

@@ -14,10 +14,11 @@ from ergodrift._core import markdown
 from ergodrift._core.files import write_whole
 from ergodrift.peers.measure import FLOOR
 from ergodrift.peers.verdict import OURS, counts, sentences, verdicts
+from ergodrift.report import networks
 from ergodrift.report.markup import MINUS, figure, fill, number, style, table
 from ergodrift.report.ratios import curves, overview
 
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+MARKS = BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 NONE = "\N{EN DASH}"
 GLANCE = (
     "How many times the smallest gap on a task each competitor has: left is better, and a diamond at the left edge is "
@@ -42,18 +43,27 @@ def write_report(results: dict[str, Any], out: Path, docs: Path | None = None) -
     write_whole(out / "figures" / "overview.svg", glance)
     write_whole(out / "figures" / "curves.svg", way)
     write_whole(out / "index.html", page(results, glance, way))
-    if docs is not None:
+    trained = results.get("networks")
+    picture = networks.picture(trained) if trained else ""
+    if trained:
+        write_whole(out / "figures" / "networks.svg", picture)
+    if docs is not None and results["tasks"]:
         before, after = parted(docs)
         write_whole(docs.with_suffix(".svg"), glance)
         write_whole(docs, f"{before}{BEGIN}\n{docs_part(results, docs.stem)}\n{after}")
+    if docs is not None and trained:
+        before, after = parted(docs, networks.NETWORKS)
+        write_whole(docs.with_name(f"{docs.stem}-networks.svg"), picture)
+        part = networks.docs_part(trained, f"{docs.stem}-networks")
+        write_whole(docs, f"{before}{networks.NETWORKS[0]}\n{part}\n{after}")
 
 
-def parted(docs: Path) -> tuple[str, str]:
+def parted(docs: Path, marks: tuple[str, str] = MARKS) -> tuple[str, str]:
     """What stands in a page before the tables, and after."""
-    text = docs.read_text()
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"{docs} has no lines {BEGIN} and {END}, between which tables would stand; add them")
-    return text[: text.index(BEGIN)], text[text.index(END) :]
+    text, (begin, end) = docs.read_text(), marks
+    if begin not in text or end not in text:
+        raise ValueError(f"{docs} has no lines {begin} and {end}, between which tables would stand; add them")
+    return text[: text.index(begin)], text[text.index(end) :]
 
 
 def page(results: dict[str, Any], glance: str, way: str) -> str:
@@ -69,6 +79,7 @@ def page(results: dict[str, Any], glance: str, way: str) -> str:
         "verdicts": table("Verdicts", HEAD, map(_cells, _verdict_rows(results, found)), "numbers verdicts wide"),
         "merit": _merit(results),
         "details": "\n".join(_details(results, name) for name in results["tasks"]),
+        "networks": networks.section(results.get("networks")),
         "missing": _missing(results),
         "rivals": table("Competitors", ["Name", "Settings to choose", "What it is"], _rivals(results), "words wide"),
         "versions": escape(", ".join(f"{name} {version}" for name, version in results["versions"].items())),

@@ -74,7 +74,7 @@ def overview(results: dict[str, Any]) -> str:
     axes.grid(visible=True, axis="y", alpha=0.3)
     if found:
         axes.legend(fontsize=7.5, ncols=3, loc="upper center", bbox_to_anchor=(0.35, -0.9 / len(order)), frameon=False)
-    return _svg(figure)
+    return svg(figure)
 
 
 def curves(results: dict[str, Any]) -> str:
@@ -89,7 +89,7 @@ def curves(results: dict[str, Any]) -> str:
         _panel(axes, results, name)
     for axes in panels[len(found) :]:
         axes.set_axis_off()
-    return _svg(figure)
+    return svg(figure)
 
 
 def _panel(axes: Axes, results: dict[str, Any], name: str) -> None:
@@ -113,7 +113,8 @@ def _panel(axes: Axes, results: dict[str, Any], name: str) -> None:
     axes.legend(fontsize=6, loc="lower left", handlelength=2.4, framealpha=0.8)
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """A picture as the text of a file."""
     import matplotlib
 
     text = io.StringIO()

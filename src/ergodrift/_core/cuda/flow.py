@@ -18,7 +18,9 @@ from ergodrift._core.cuda.values import Code, Rows, Small, Unsupported, Value, V
 
 Var: TypeAlias = Any  # a variable or literal of a jaxpr
 Jaxpr: TypeAlias = Any
-MOST_CARRIED = 256  # numbers that a loop changes: registers hold no more, and without them there is little to gain
+# Numbers that a loop changes. An inner loop has them in registers, which hold no more, and without them there is little
+# to gain; one around it is gone through seldom, and can leave most of its own in memory meanwhile.
+MOST_CARRIED, MOST_AROUND = 320, 1024
 KEPT_WHOLE = {"sum_of_logs"}  # functions with a rule of their own
 INNER = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
          "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr",
@@ -104,6 +106,14 @@ def unchanged(body: Jaxpr, consts: int) -> list[bool]:
     return [new is old for new, old in zip(flat(body, variables)[1], variables[consts:], strict=True)]
 
 
+def has_loop(jaxpr: Jaxpr) -> bool:
+    """Whether there is a loop in it whose length only the run knows."""
+    inner = (getattr(value, "jaxpr", value) for eqn in jaxpr.eqns for value in eqn.params.values())
+    return any(eqn.primitive.name == "while" for eqn in jaxpr.eqns) or any(
+        has_loop(one) for one in inner if hasattr(one, "eqns")
+    )
+
+
 class Scope:
     """Writes a closed jaxpr into the code, at the place where that stands."""
 
@@ -165,7 +175,7 @@ class Scope:
             inputs[of_cond + of_body :],
         )
         fixed = unchanged(body, of_body)
-        carry = self._carried(start, fixed)
+        carry = self._carried(start, fixed, MOST_AROUND if has_loop(body.jaxpr) else MOST_CARRIED)
         with code.block("while (true)"):
             (ready,) = Scope(code).write(cond, cond_given + carry)
             code.line(f"if (!{code.small(ready).names.item()}) break;")
@@ -229,10 +239,10 @@ class Scope:
                 self._assign(out, Scope(self.code).write(branch, given), [False] * len(out))
         return list(out)
 
-    def _carried(self, values: Sequence[Value], fixed: Sequence[bool]) -> list[Value]:
+    def _carried(self, values: Sequence[Value], fixed: Sequence[bool], most: int = MOST_CARRIED) -> list[Value]:
         """What a loop changes as variables, the rest as it is."""
         count = sum(math.prod(value.shape) for value, same in zip(values, fixed, strict=True) if not same)
-        if count > MOST_CARRIED:
+        if count > most:
             raise Unsupported(f"a loop that changes {count} numbers")
         return [value if same else self._variable(value) for value, same in zip(values, fixed, strict=True)]
 
