@@ -66,9 +66,9 @@ def best_of(makes: Callable[[Trial], list[tuple[Setting, Algorithm]]]) -> Callab
 
 
 def _held_out(trial: Trial) -> int:
-    """Rows of the later part, or of a fresh path of the same source."""
-    task, later = trial.task, trial.task.later
-    return task.source.rows_seen(task.num_samples) if later is None else later.rows_seen(later.length or 0)
+    """Rows of the later part, or of a path as long as the run where that never ends or is more of the same."""
+    later = trial.task.later or trial.task.source
+    return later.rows_seen(later.length or trial.task.num_samples)
 
 
 def _run(algorithm: Algorithm, trial: Trial, paths: PyTree, record: np.ndarray, margin: Margin | None = None) -> Result:
