@@ -320,3 +320,26 @@ def test_where_no_margin_suffices_the_nearest_is_taken_in_any_unit():
     for unit in (1e-3, 1.0, 1e3):
         assert best(tried([-0.5, 0.7], 1.0, unit), tried([0.1, 0.7], 2.0, unit), tried([0.1, -3.0], 1.5, unit)) == 2
     assert best(tried([0.4, 0.7], 3.0), tried([0.4, 0.8], 2.5), tried([0.1, 0.7], 1.0)) == 2.5
+
+
+def test_a_margin_beyond_what_can_be_seen_is_halved(monkeypatch):
+    """A shortfall budget of 1: with a margin of more than that nothing is short, and nothing can be certified.
+
+    0.9 are needed where 0.05 are missing at first: 1.1 x 0.95 is too much, half of it too little, and 0.99 enough.
+    """
+    margins = []
+
+    def seen(result, *_):
+        room = margins[-1] - 0.05 if margins[-1] < 1 else 1.0
+        return outlook.Outlook(np.full((1, 1), room), np.full((1, 1), 0.9 if room < 1 else np.inf), 5.0 + room)
+
+    def once(margin):
+        margins.append(float(np.max(margin)))
+        return run()
+
+    monkeypatch.setattr(settle, "outlook", seen)
+    found = settle.settle(once, PROBLEM, SOURCE, Margin(held_out=100))
+    np.testing.assert_allclose(margins[:4], [0, 1.045, 0.5225, 0.99275], rtol=1e-6)
+    assert found.margin == pytest.approx(0.99275)
+    assert found.tightening is not None
+    assert found.tightening.share == 1

@@ -62,7 +62,7 @@ def settle(once: Callable[[ArrayLike], Result], problem: Problem, source: Source
         return outlook(result, problem, source, held_out, asked.confidence)
 
     tried = [_Try(result, np.zeros(number), seen(result))]
-    while len(tried) < MOST and not _settled(tried[-1], asked, allowed):
+    while len(tried) < MOST and not _settled(tried, asked, allowed):
         margin = _next(tried, allowed)
         result = once(margin)
         tried.append(_Try(result, margin, seen(result)))
@@ -124,24 +124,38 @@ def _place(one: _Try, asked: Margin, allowed: float) -> tuple[float, float]:
         return 1 - asked.share, one.seen.loss
     missing, room = one.seen.missing(allowed), one.seen.room.mean(axis=0)
     short = missing > 0
+    if not np.isfinite(missing).all():
+        return min(failing, 1.0), np.inf
     needed = room[short] + missing[short]  # its unit is the constraint's: only parts of it compare
     return min(failing, 1.0), float(np.max(1 - room[short] / needed, initial=0.0))
 
 
-def _settled(one: _Try, asked: Margin, allowed: float) -> bool:
+def _judged(tried: Sequence[_Try], allowed: float) -> list[_Try]:
+    """The tries that certificates have an upper end for."""
+    return [one for one in tried if np.isfinite(one.seen.missing(allowed)).all()]
+
+
+def _settled(tried: Sequence[_Try], asked: Margin, allowed: float) -> bool:
     """Whether another run would bring nothing: no margin can help, or there is enough and not much too much room."""
+    one = tried[-1]
     missing, room = one.seen.missing(allowed), one.seen.room.mean(axis=0)
     little = (missing >= -TOO_MUCH * (room + missing)) | (one.margin == 0)
-    return not np.isfinite(missing).all() or (_enough(one.seen, asked) and bool(little.all()))
+    return not _judged(tried, allowed) or (_enough(one.seen, asked) and bool(little.all()))
 
 
 def _next(tried: Sequence[_Try], allowed: float) -> np.ndarray:
-    """The margin that would leave nothing missing, and a little more: a run answers to it nearly, not exactly."""
-    last = tried[-1]
+    """The margin that would leave nothing missing, and a little more: a run answers to it nearly, not exactly.
+
+    With so much room that what a constraint limits is no longer seen, nothing can be certified: then half the way back.
+    """
+    *_, last = judged = _judged(tried, allowed)
+    if last is not tried[-1]:
+        return (last.margin + tried[-1].margin) / 2
     missing, room = last.seen.missing(allowed), last.seen.room.mean(axis=0)
     slope = np.ones_like(missing)
-    if len(tried) > 1:
-        moved, gained = last.margin - tried[-2].margin, tried[-2].seen.missing(allowed) - missing
+    if len(judged) > 1:
+        before = judged[-2]
+        moved, gained = last.margin - before.margin, before.seen.missing(allowed) - missing
         slope = np.where(moved == 0, 1, np.clip(gained / np.where(moved == 0, 1, moved), *SLOPES))
     more = np.where(missing > 0, BEYOND, 1 / BEYOND) * missing / slope
     # A constraint with room beyond its margin does not feel the margin, until that is as large as the room.
