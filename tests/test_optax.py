@@ -343,7 +343,7 @@ def test_within_a_mask_it_sees_its_part_alone():
 def test_accumulated_gradients(promoting):
     """Within: the point moves every second step, the queue at every one. Around: both every second step."""
     every = 2
-    inside = drift_plus_penalty(optax.MultiSteps(optax.sgd(0.01), every).gradient_transformation(), 2)
+    inside = drift_plus_penalty(optax.MultiSteps(optax.sgd(0.01), every), 2)
     step, now, points, queues = jax.jit(by_products(inside)), (X0 + 1, inside.init(X0)), [], []
     for xi in SAMPLES[:6]:
         now = step(*now, xi)
@@ -400,6 +400,28 @@ def test_a_nan_is_seen_and_apply_if_finite_leaves_the_step_out(promoting):
     loss_grads, given = jax.grad(loss)(X0, SAMPLES[0]), {"jacobian": jax.jacobian(constraints)(X0, SAMPLES[0])}
     found = plain.update(loss_grads, plain.init(X0), X0, constraints=jnp.asarray([np.nan, 0], KIND), **given)
     assert np.isnan(found[0]).all()
+
+
+@pytest.mark.parametrize("algorithm", [None, ed.edpp(2.0)], ids=["default", "edpp"])
+def test_the_optimisers_of_flax_step_as_a_loop_does(algorithm, promoting):
+    """nnx hands an optimiser bare arrays where the model has a state of variables: the same tree by its leaves."""
+    nnx = pytest.importorskip("flax.nnx", reason="pip install flax")
+    optimizer = drift_plus_penalty(optax.adam(0.02), 1, algorithm)
+    model = nnx.Linear(4, 1, rngs=nnx.Rngs(0), param_dtype=KIND)
+    graph, params = nnx.split(model)
+
+    def function(params, xi):
+        z = nnx.merge(graph, params)(xi)
+        return jnp.mean((z - 1) ** 2), jnp.mean(z) - 0.5
+
+    evaluate, wrapped = value_and_constraints(function), nnx.Optimizer(model, optimizer, wrt=nnx.Param)
+    now = params, optimizer.init(params)
+    for xi in SAMPLES[:3]:
+        now = by_products(optimizer, evaluate)(*now, xi)
+        _, grads, extra = evaluate(nnx.state(model), wrapped.opt_state, xi)
+        wrapped.update(model, grads, **extra)
+    close(jax.tree.leaves(nnx.state(model)), jax.tree.leaves(now[0]), rounded(1e-14))
+    close(wrapped.opt_state.queue[...], now[1].queue, rounded(1e-14))
 
 
 def test_orbax_saves_the_state(tmp_path, promoting):

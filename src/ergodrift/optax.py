@@ -59,7 +59,7 @@ class WholeSpace(Geometry):
 
 
 def drift_plus_penalty(
-    inner: optax.GradientTransformation, num_constraints: int, algorithm: Algorithm | None = None
+    inner: optax.GradientTransformation | optax.MultiSteps, num_constraints: int, algorithm: Algorithm | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """An optax optimiser that keeps constraints g_i <= 0: multipliers are found on the way, with no step to choose.
 
@@ -109,6 +109,8 @@ def drift_plus_penalty(
     [1.] [2.]
     """
     count = check.integer("num_constraints", num_constraints, at_least=1)
+    if isinstance(inner, optax.MultiSteps):
+        inner = inner.gradient_transformation()
     if not isinstance(inner, optax.GradientTransformation):
         raise TypeError(f"inner must be an optax optimiser such as optax.adam(1e-3), got {inner!r}")
     inner = optax.with_extra_args_support(inner)
@@ -329,7 +331,11 @@ def _transposed(vjp: Any, size: int, kind: Any) -> Callable[[PyTree], jax.Array]
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
         return step.astype(like.dtype)
 
+    leaves, structure = jax.tree.flatten(like)
+
     def along(step: PyTree) -> jax.Array:
+        if len(jax.tree.leaves(step)) == len(leaves):  # flax's nnx hands optimisers bare arrays, and models states
+            step = jax.tree.unflatten(structure, jax.tree.leaves(step))
         step = jax.tree.map(fitting, step, like, is_leaf=lambda node: isinstance(node, optax.MaskedNode))
         return transpose((step,))[0]
 
