@@ -441,9 +441,9 @@ SHARDED = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 import jax.numpy as jnp, numpy as np, optax, ergodrift as ed
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from ergodrift.optax import drift_plus_penalty, value_and_constraints
-mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+mesh, explicit = (jax.make_mesh((2,), ("d",), axis_types=(kind,)) for kind in (AxisType.Auto, AxisType.Explicit))
 w = jnp.asarray(np.random.default_rng(0).normal(size=(8, 12)), jnp.float32)
 xi = jnp.asarray(np.random.default_rng(1).normal(size=(16, 8)), jnp.float32)
 def function(w, xi):
@@ -457,14 +457,16 @@ for algorithm in (None, ed.edpp(2.0)):
         updates, state = optimizer.update(grads, state, w, **extra)
         return optax.apply_updates(w, updates), state
     ends = []
-    for spec in (P(), P(None, "d")):
-        now = jax.device_put(w, NamedSharding(mesh, spec))
-        now = now, jax.jit(optimizer.init)(now)
-        for _ in range(20):
-            now = jax.block_until_ready(step(*now, xi))  # steps in flight may wait for each other's threads
-        ends.append(now)
-    assert not ends[1][0].sharding.is_fully_replicated
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *ends)
+    for over, spec in ((mesh, P()), (mesh, P(None, "d")), (explicit, P("d", None))):
+        with jax.set_mesh(over):
+            now = jax.device_put(w, NamedSharding(over, spec))
+            now = now, jax.jit(optimizer.init)(now)
+            for _ in range(20):
+                now = jax.block_until_ready(step(*now, xi))  # steps in flight may wait for each other's threads
+        ends.append(jax.tree.map(np.asarray, now))
+        assert now[0].sharding.is_fully_replicated == (spec == P())
+    for other in ends[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), ends[0], other)
     assert ends[0][1].multipliers.max() > 0
 print("same")
 """

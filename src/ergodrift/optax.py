@@ -314,6 +314,8 @@ def _norms(along: Callable[[PyTree], jax.Array], x: PyTree, t: jax.Array) -> jax
 
     def slopes(j: jax.Array) -> jax.Array:
         signs = [1 - 2 * ((word >> j) & 1).astype(leaf.dtype) for word, leaf in zip(words, leaves, strict=True)]
+        # Where a mesh is explicit, shards are part of a type: those of the parameters.
+        signs = [sign * jnp.ones_like(leaf) for sign, leaf in zip(signs, leaves, strict=True)]
         return along(jax.tree.unflatten(structure, signs))
 
     # One after the other: side by side they would take the memory of eight networks.
