@@ -415,11 +415,16 @@ def test_the_optimisers_of_flax_step_as_a_loop_does(algorithm, promoting):
         return jnp.mean((z - 1) ** 2), jnp.mean(z) - 0.5
 
     evaluate, wrapped = value_and_constraints(function), nnx.Optimizer(model, optimizer, wrt=nnx.Param)
-    now = params, optimizer.init(params)
-    for xi in SAMPLES[:3]:
-        now = by_products(optimizer, evaluate)(*now, xi)
+    step, now = jax.jit(by_products(optimizer, evaluate)), (params, optimizer.init(params))
+
+    @nnx.jit
+    def by_flax(model, wrapped, xi):
         _, grads, extra = evaluate(nnx.state(model), wrapped.opt_state, xi)
         wrapped.update(model, grads, **extra)
+
+    for xi in SAMPLES[:3]:
+        now = step(*now, xi)
+        by_flax(model, wrapped, xi)
     close(jax.tree.leaves(nnx.state(model)), jax.tree.leaves(now[0]), rounded(1e-14))
     close(wrapped.opt_state.queue[...], now[1].queue, rounded(1e-14))
 
