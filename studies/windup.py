@@ -29,11 +29,13 @@ class Variant(multipliers.ScaleFree):
         stride: k.
         shared: whether violated constraints share a stride.
         averaged: whether those that share a stride are violated on average, not in the batch.
+        counted: whether a stride is shared by as many as were violated in a batch on average, with weights t.
         forgetting: c; a multiplier whose constraint is slack on average is multiplied by 1 - c / (t + 1).
         damping: g_i is extrapolated by so many times what its short average has moved from its long one.
     """
 
-    stride, shared, averaged, forgetting, damping = multipliers.DUAL_STRIDE, True, False, 0.0, 0.0
+    stride, shared, averaged, counted = multipliers.DUAL_STRIDE, True, False, False
+    forgetting, damping = 0.0, 0.0
 
     def update(self, values: torch.Tensor, change: torch.Tensor | None, sizes: torch.Tensor | None) -> None:
         old, recent, long = self.multipliers, getattr(self, "recent", 0 * values), getattr(self, "long", 0 * values)
@@ -48,7 +50,10 @@ class Variant(multipliers.ScaleFree):
         energy = torch.where(self.energy > 0, self.energy, torch.inf)
         rates = torch.maximum(self.reached, ratio) / (self.t * energy).sqrt()
         pushing = ((self.recent if self.averaged else values) > 0) & (rates > 0)
-        stride = self.stride / (pushing.sum().clamp(min=1) if self.shared else 1)
+        number = pushing.sum().to(values.dtype)
+        self.number = torch.lerp(getattr(self, "number", 0 * number), number, 2 / (t + 1))
+        sharing = self.number if self.counted else number
+        stride = self.stride / (sharing.clamp(min=1) if self.shared else 1)
         moved = stride * rates * (values + self.damping * (self.recent - self.long))
         kept = torch.where(self.recent < 0, 1 - self.forgetting / (self.t + 1), 1.0)
         self.multipliers = kept * (old + moved).clamp(min=0)
@@ -59,6 +64,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "a stride each": {"shared": False},
     "k = 0.05": {"stride": 0.05},
     "k = 0.2": {"stride": 0.2},
+    "sharing by their mean number": {"counted": True},
     "sharing by averages": {"averaged": True},
     "and forgetting": {"averaged": True, "forgetting": 1.0},
     "and damping": {"averaged": True, "damping": 1.0},

@@ -343,7 +343,7 @@ def test_within_a_mask_it_sees_its_part_alone():
 def test_accumulated_gradients(promoting):
     """Within: the point moves every second step, the queue at every one. Around: both every second step."""
     every = 2
-    inside = drift_plus_penalty(optax.MultiSteps(optax.sgd(0.01), every).gradient_transformation(), 2)
+    inside = drift_plus_penalty(optax.MultiSteps(optax.sgd(0.01), every), 2)
     step, now, points, queues = jax.jit(by_products(inside)), (X0 + 1, inside.init(X0)), [], []
     for xi in SAMPLES[:6]:
         now = step(*now, xi)
@@ -402,6 +402,33 @@ def test_a_nan_is_seen_and_apply_if_finite_leaves_the_step_out(promoting):
     assert np.isnan(found[0]).all()
 
 
+@pytest.mark.parametrize("algorithm", [None, ed.edpp(2.0)], ids=["default", "edpp"])
+def test_the_optimisers_of_flax_step_as_a_loop_does(algorithm, promoting):
+    """nnx hands an optimiser bare arrays where the model has a state of variables: the same tree by its leaves."""
+    nnx = pytest.importorskip("flax.nnx", reason="pip install flax")
+    optimizer = drift_plus_penalty(optax.adam(0.02), 1, algorithm)
+    model = nnx.Linear(4, 1, rngs=nnx.Rngs(0), param_dtype=KIND)
+    graph, params = nnx.split(model)
+
+    def function(params, xi):
+        z = nnx.merge(graph, params)(xi)
+        return jnp.mean((z - 1) ** 2), jnp.mean(z) - 0.5
+
+    evaluate, wrapped = value_and_constraints(function), nnx.Optimizer(model, optimizer, wrt=nnx.Param)
+    step, now = jax.jit(by_products(optimizer, evaluate)), (params, optimizer.init(params))
+
+    @nnx.jit
+    def by_flax(model, wrapped, xi):
+        _, grads, extra = evaluate(nnx.state(model), wrapped.opt_state, xi)
+        wrapped.update(model, grads, **extra)
+
+    for xi in SAMPLES[:3]:
+        now = step(*now, xi)
+        by_flax(model, wrapped, xi)
+    close(jax.tree.leaves(nnx.state(model)), jax.tree.leaves(now[0]), rounded(1e-14))
+    close(wrapped.opt_state.queue[...], now[1].queue, rounded(1e-14))
+
+
 def test_orbax_saves_the_state(tmp_path, promoting):
     checkpoint = pytest.importorskip("orbax.checkpoint", reason="pip install orbax-checkpoint")
     optimizer = drift_plus_penalty(optax.adam(0.01), 2)
@@ -419,9 +446,9 @@ SHARDED = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 import jax.numpy as jnp, numpy as np, optax, ergodrift as ed
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from ergodrift.optax import drift_plus_penalty, value_and_constraints
-mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+mesh, explicit = (jax.make_mesh((2,), ("d",), axis_types=(kind,)) for kind in (AxisType.Auto, AxisType.Explicit))
 w = jnp.asarray(np.random.default_rng(0).normal(size=(8, 12)), jnp.float32)
 xi = jnp.asarray(np.random.default_rng(1).normal(size=(16, 8)), jnp.float32)
 def function(w, xi):
@@ -435,14 +462,16 @@ for algorithm in (None, ed.edpp(2.0)):
         updates, state = optimizer.update(grads, state, w, **extra)
         return optax.apply_updates(w, updates), state
     ends = []
-    for spec in (P(), P(None, "d")):
-        now = jax.device_put(w, NamedSharding(mesh, spec))
-        now = now, jax.jit(optimizer.init)(now)
-        for _ in range(20):
-            now = jax.block_until_ready(step(*now, xi))  # steps in flight may wait for each other's threads
-        ends.append(now)
-    assert not ends[1][0].sharding.is_fully_replicated
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *ends)
+    for over, spec in ((mesh, P()), (mesh, P(None, "d")), (explicit, P("d", None))):
+        with jax.set_mesh(over):
+            now = jax.device_put(w, NamedSharding(over, spec))
+            now = now, jax.jit(optimizer.init)(now)
+            for _ in range(20):
+                now = jax.block_until_ready(step(*now, xi))  # steps in flight may wait for each other's threads
+        ends.append(jax.tree.map(np.asarray, now))
+        assert now[0].sharding.is_fully_replicated == (spec == P())
+    for other in ends[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), ends[0], other)
     assert ends[0][1].multipliers.max() > 0
 print("same")
 """

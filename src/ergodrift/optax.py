@@ -59,7 +59,7 @@ class WholeSpace(Geometry):
 
 
 def drift_plus_penalty(
-    inner: optax.GradientTransformation, num_constraints: int, algorithm: Algorithm | None = None
+    inner: optax.GradientTransformation | optax.MultiSteps, num_constraints: int, algorithm: Algorithm | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """An optax optimiser that keeps constraints g_i <= 0: multipliers are found on the way, with no step to choose.
 
@@ -109,6 +109,8 @@ def drift_plus_penalty(
     [1.] [2.]
     """
     count = check.integer("num_constraints", num_constraints, at_least=1)
+    if isinstance(inner, optax.MultiSteps):
+        inner = inner.gradient_transformation()
     if not isinstance(inner, optax.GradientTransformation):
         raise TypeError(f"inner must be an optax optimiser such as optax.adam(1e-3), got {inner!r}")
     inner = optax.with_extra_args_support(inner)
@@ -312,6 +314,8 @@ def _norms(along: Callable[[PyTree], jax.Array], x: PyTree, t: jax.Array) -> jax
 
     def slopes(j: jax.Array) -> jax.Array:
         signs = [1 - 2 * ((word >> j) & 1).astype(leaf.dtype) for word, leaf in zip(words, leaves, strict=True)]
+        # Where a mesh is explicit, shards are part of a type: those of the parameters.
+        signs = [sign * jnp.ones_like(leaf) for sign, leaf in zip(signs, leaves, strict=True)]
         return along(jax.tree.unflatten(structure, signs))
 
     # One after the other: side by side they would take the memory of eight networks.
@@ -329,7 +333,11 @@ def _transposed(vjp: Any, size: int, kind: Any) -> Callable[[PyTree], jax.Array]
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
         return step.astype(like.dtype)
 
+    leaves, structure = jax.tree.flatten(like)
+
     def along(step: PyTree) -> jax.Array:
+        if len(jax.tree.leaves(step)) == len(leaves):  # flax's nnx hands optimisers bare arrays, and models states
+            step = jax.tree.unflatten(structure, jax.tree.leaves(step))
         step = jax.tree.map(fitting, step, like, is_leaf=lambda node: isinstance(node, optax.MaskedNode))
         return transpose((step,))[0]
 

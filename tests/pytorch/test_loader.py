@@ -6,7 +6,15 @@ import warnings
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from ergodrift.torch import DriftPlusPenalty, diagnose
 
@@ -49,6 +57,34 @@ def test_it_warns_where_the_order_is_not_the_one_asked_for_and_it_matters():
             diagnose(DataLoader(independent, batch_size=64, shuffle=shuffle), values, order=order)
 
 
+def test_the_sampler_within_a_batch_sampler_is_the_one_that_counts():
+    """Beside it, DataLoader.sampler is a sequential one that nobody uses; and the loader's own collate_fn is kept."""
+    data = TensorDataset(series(0.9))
+
+    def doubled(rows):
+        return 2 * torch.stack([row[0] for row in rows])
+
+    def loader(sampler):
+        return DataLoader(data, batch_sampler=BatchSampler(sampler, 64, False), collate_fn=doubled)
+
+    ranks = {"num_replicas": 2, "rank": 0}
+    loud = [
+        (loader(RandomSampler(data)), "given"), (loader(SequentialSampler(data)), "shuffled"),
+        (loader(DistributedSampler(data, **ranks)), "given"),
+        (loader(DistributedSampler(data, **ranks, shuffle=False)), "shuffled"),
+    ]  # fmt: skip
+    for one, order in loud:
+        with pytest.warns(UserWarning, match="training was to see them"):
+            diagnose(one, lambda batch: batch, order=order)
+        other = {"given": "shuffled", "shuffled": "given"}[order]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            diagnose(one, lambda batch: batch, order=other)
+    seen = []
+    diagnose(loud[0][0], lambda batch: seen.append(batch) or batch)
+    torch.testing.assert_close(torch.cat(seen), 2 * data.tensors[0])
+
+
 def test_streams_and_several_values_are_read_as_they_come():
     class Stream(IterableDataset):
         def __iter__(self):
@@ -62,6 +98,8 @@ def test_what_is_wrong_is_named():
     loader = DataLoader(TensorDataset(series(0.5, 100)), batch_size=10)
     with pytest.raises(ValueError, match=r"one number for each sample.*reduction='none'"):
         diagnose(loader, lambda batch: batch[0].mean())
+    with pytest.raises(ValueError, match=r"got ndarray: no mean"):
+        diagnose(loader, lambda batch: batch[0].numpy())
     with pytest.raises(ValueError, match="order must be 'given'"):
         diagnose(loader, values, order="time")
     with pytest.raises(TypeError, match="loader must be a torch"):

@@ -246,6 +246,46 @@ def test_a_proxy_steers_and_the_true_value_moves_the_multipliers():
     assert opt.multipliers.item() == pytest.approx(0.2 + 0.2 / 2**0.5)
 
 
+def test_beside_a_proxy_true_values_may_be_plain_numbers():
+    """Rates that have been counted: what tensors say, numbers say too, one or several."""
+    results = []
+    for form in (lambda g: torch.tensor([g, -1.0]), lambda g: [g, -1], lambda g: (np.float32(g), np.float64(-1))):
+        net = network()
+        opt = DriftPlusPenalty(torch.optim.SGD(net.parameters(), lr=0.1), 2)
+        for t in range(3):
+            loss, soft = asked(net, t)
+            turn(opt, loss, form(0.5), proxy=soft)
+        results.append(opt.multipliers)
+    assert results[0][0] > 0
+    for other in results[1:]:
+        assert torch.equal(other, results[0])
+    x, opt = one()
+    turn(opt, 2 * x.sum(), 1, proxy=1 - x)
+    assert opt.multipliers.item() == pytest.approx(0.2)
+
+
+def test_a_complex_parameter_is_two_real_ones():
+    """The nearest point to 1 + i with a real part of 1/2 at most, and both forms of the multiplier by hand."""
+    for penalty, price in ((None, 1.0), (20.0, 1.0)):
+        z = nn.Parameter(torch.zeros(1, dtype=torch.complex128))
+        opt = DriftPlusPenalty(torch.optim.SGD([z], lr=0.05), 1, penalty=penalty)
+        for _ in range(1500):
+            turn(opt, (z - (1 + 1j)).abs().square().sum(), z.real.sum() - 0.5)
+        assert z.item() == pytest.approx(0.5 + 1j, abs=2e-3)
+        assert opt.multipliers.item() == pytest.approx(price, abs=2e-2)
+        assert opt.multipliers.dtype == torch.float64
+
+
+def test_where_no_gradients_are_made_backward_makes_them():
+    """As loss.backward() does."""
+    net = network()
+    opt = DriftPlusPenalty(torch.optim.SGD(net.parameters(), lr=0.1), 2)
+    loss, constraints = asked(net, 0)
+    with torch.no_grad():
+        turn(opt, loss, list(constraints))
+    assert any(p.grad.abs().sum() > 0 for p in net.parameters())
+
+
 def test_no_constraints_are_the_optimiser_alone():
     plain, ours = network(), network()
     alone = torch.optim.Adam(plain.parameters(), lr=0.01)
@@ -292,6 +332,8 @@ def test_while_constraints_are_kept_it_is_the_optimiser_alone():
         (lambda x: {"a": x.sum(), "b": x.sum().detach()}, r"constraints\['b'\] is detached.*proxy="),
         (lambda x: torch.zeros(2), "constraints is detached"),
         (lambda x: None, "constraints must be a tensor"),
+        (lambda x: 0.5, "constraints must be a tensor"),
+        (lambda x: {x.sum(), 2 * x.sum()}, "a set, which has no order"),
         (lambda x: [x.sum() + float("nan"), x.sum()], "constraint 0 is nan"),
         (lambda x: {"a": x.sum(), "b": x.sum() / 0 - torch.inf}, "constraint 'b' is"),
         (lambda x: x.expand(0, 2), "constraint 0 is nan"),
@@ -307,6 +349,16 @@ def test_what_is_wrong_is_named_and_nothing_is_touched(constraints, message):
     with pytest.raises(RuntimeError, match=r"without backward\(\)"):
         opt.step()
     turn(opt, (x - 1).square().sum(), [x.sum(), x.sum()])  # and it goes on
+    assert opt.t == 1
+
+
+def test_a_loss_that_is_not_a_number_is_refused_before_it_spreads():
+    x, opt = one()
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"loss is {bad}, and so would be all parameters"):
+            opt.backward(2 * x.sum() + bad, 1 - x)
+    assert x.grad is None
+    turn(opt, 2 * x.sum(), 1 - x)
     assert opt.t == 1
 
 

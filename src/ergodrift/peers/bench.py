@@ -100,13 +100,14 @@ def compare(config: Config, parts: Path, log: Callable[[str], None], jobs: int =
             log(f"  {rival.name:32} {line(row, tasks[name])}")
     bar.close()
 
+    found = {package: version for package in PACKAGES if (version := _version(package))}
+
     def keep(task: str, trainer: str, find: Callable[[], Row]) -> Row:
-        rooms = nets.ROOMS + (nets.OUR_ROOMS if trainer == "ours" else ())
-        made_with = [SCHEMA, config.network_seeds, versions(), _digest(rooms), task, trainer]
+        rooms = nets.ROOMS + (nets.OUR_ROOMS if trainer in nets.OUR_NAMES else ())
+        made_with = [SCHEMA, config.network_seeds, versions(), found, _digest(rooms), task, trainer]
         return _filed(parts, f"network-{task}", trainer, made_with, find)
 
     networks = nets.compare(config.networks, config.network_seeds, keep, log, jobs) if config.networks else None
-    found = {package: version for package in PACKAGES if (version := _version(package))}
     return {
         "schema": SCHEMA,
         "config": dataclasses.asdict(config),

@@ -60,6 +60,11 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], kind
 <tbody>{body}</tbody></table></div>"""
 
 
+def coded(text: str) -> str:
+    """Text in which code stands between backticks."""
+    return re.sub(r"`(.*?)`", r"<code>\1</code>", escape(text))
+
+
 def number(value: float) -> str:
     """Four decimals, as in the paper's table, but for large and small numbers; the page's script does the same."""
     if not math.isfinite(value):

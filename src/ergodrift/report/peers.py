@@ -14,8 +14,8 @@ from ergodrift._core import markdown
 from ergodrift._core.files import write_whole
 from ergodrift.peers.measure import FLOOR
 from ergodrift.peers.verdict import OURS, counts, sentences, verdicts
-from ergodrift.report import networks
-from ergodrift.report.markup import MINUS, figure, fill, number, style, table
+from ergodrift.report import networks, standing
+from ergodrift.report.markup import MINUS, coded, figure, fill, number, style, table
 from ergodrift.report.ratios import curves, overview
 
 MARKS = BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
@@ -28,6 +28,7 @@ WAY = "Gap against samples, in units of x0's (the horizontal line): auto, and th
 HEAD = ("Task", "auto", "Best competitor", "auto / best", "Best peer default", "auto / default", "above x0",
         "certified", "with margin")  # fmt: skip
 
+OF_TASKS = "glance", "verdicts", "way", "details", "rules"  # sections that are empty without tasks
 COSTS = ("Task", "samples", "tau_mix", "worth", "descent-ascent", "auto", "s, auto", "s, EDPP-t")
 
 
@@ -39,9 +40,11 @@ def write_report(results: dict[str, Any], out: Path, docs: Path | None = None) -
         out: the folder.
         docs: a Markdown page with the marks between which tables stand; a picture is put beside it.
     """
-    glance, way = overview(results), curves(results)
-    write_whole(out / "figures" / "overview.svg", glance)
-    write_whole(out / "figures" / "curves.svg", way)
+    glance = way = ""
+    if results["tasks"]:
+        glance, way = overview(results), curves(results)
+        write_whole(out / "figures" / "overview.svg", glance)
+        write_whole(out / "figures" / "curves.svg", way)
     write_whole(out / "index.html", page(results, glance, way))
     trained = results.get("networks")
     picture = networks.picture(trained) if trained else ""
@@ -67,24 +70,33 @@ def parted(docs: Path, marks: tuple[str, str] = MARKS) -> tuple[str, str]:
 
 
 def page(results: dict[str, Any], glance: str, way: str) -> str:
-    """The whole page, which needs nothing but a browser; the two figures are SVG."""
-    found = verdicts(results)
-    said = [_coded(sentence) for sentence in sentences(counts(found))]
+    """The whole page, which needs nothing but a browser; the two figures are SVG, or "" where there are no tasks."""
+    found, trained = verdicts(results), results.get("networks")
+    said = sentences(counts(found)) if results["tasks"] else standing.sentences(trained) if trained else []
     parts = {
         "style": style(),
-        "summary": "\n".join(f"<p>{sentence}</p>" for sentence in said),
-        "overview": figure(GLANCE, glance),
-        "curves": figure(WAY, way),
+        "summary": "\n".join(f"<p>{coded(sentence)}</p>" for sentence in said),
+        "overview": figure(GLANCE, glance) if glance else "",
+        "curves": figure(WAY, way) if way else "",
         "floor": f"{FLOOR:g}",
         "verdicts": table("Verdicts", HEAD, map(_cells, _verdict_rows(results, found)), "numbers verdicts wide"),
         "merit": _merit(results),
         "details": "\n".join(_details(results, name) for name in results["tasks"]),
-        "networks": networks.section(results.get("networks")),
+        "networks": networks.section(trained, verdict=bool(results["tasks"])),
         "missing": _missing(results),
-        "rivals": table("Competitors", ["Name", "Settings to choose", "What it is"], _rivals(results), "words wide"),
+        "rivals": _rivals(results) + networks.who(trained),
         "versions": escape(", ".join(f"{name} {version}" for name, version in results["versions"].items())),
     }
-    return fill("peers.html", parts, results)
+    filled = fill("peers.html", parts, results)
+    return filled if results["tasks"] else _without(filled, OF_TASKS)
+
+
+def _without(page: str, names: tuple[str, ...]) -> str:
+    """A page without these sections, and what leads to them."""
+    for name in names:
+        page = re.sub(rf'<section id="{name}">.*?</section>\s*', "", page, count=1, flags=re.DOTALL)
+        page = re.sub(rf'<li><a href="#{name}">.*?</li>', "", page, count=1)
+    return page
 
 
 def docs_part(results: dict[str, Any], picture: str) -> str:
@@ -134,7 +146,7 @@ def _merit(results: dict[str, Any]) -> str:
     return (
         "<p>The Lagrangian gap is blind along directions in which loss and constraints trade at the price λ*; a task "
         "where that shows is judged by the next measure, and has a star. By "
-        f"E f(x) {MINUS} f* + 2 λ*·[E g(x)]<sub>+</sub>, which is 0 at optimal points alone: {_coded(said)}</p>"
+        f"E f(x) {MINUS} f* + 2 λ*·[E g(x)]<sub>+</sub>, which is 0 at optimal points alone: {coded(said)}</p>"
     )
 
 
@@ -194,16 +206,15 @@ def _missing(results: dict[str, Any]) -> str:
     failed = [row for row in results["rows"] if row["status"] == "failed"]
     lines = [f"{rival} is missing ({why}; pip install -r requirements-peers.txt)." for rival, why in absent.items()]
     lines += [f"{row['rival']} failed on {row['task']}: {row['why']}." for row in failed]
+    lines += networks.absent(results.get("networks"))
     return "".join(f"<p>{escape(line)}</p>" for line in lines) or "<p>Nobody is missing, and nobody failed.</p>"
 
 
-def _rivals(results: dict[str, Any]) -> list[list[str]]:
-    return [[escape(name), str(one["settings"]), _coded(one["about"])] for name, one in results["rivals"].items()]
-
-
-def _coded(text: str) -> str:
-    """Text in which code stands between backticks."""
-    return re.sub(r"`(.*?)`", r"<code>\1</code>", escape(text))
+def _rivals(results: dict[str, Any]) -> str:
+    if not results["tasks"]:
+        return ""
+    rows = [[escape(name), str(one["settings"]), coded(one["about"])] for name, one in results["rivals"].items()]
+    return table("Competitors", ["Name", "Settings to choose", "What it is"], rows, "words wide")
 
 
 def _cost(results: dict[str, Any], name: str) -> list[str]:

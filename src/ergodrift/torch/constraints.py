@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from numbers import Real
 from typing import TypeAlias
 
 import torch  # type: ignore[import-not-found]
 
 Constraints: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
+Values: TypeAlias = "Constraints | float | Sequence[float] | Mapping[str, float]"  # where a proxy has the gradients
 
 
 def as_vector(
-    what: str, given: Constraints | None, count: int, names: Sequence[str] | None, *, graph: bool
+    what: str, given: Constraints | Values | None, count: int, names: Sequence[str] | None, *, graph: bool
 ) -> torch.Tensor:
     """The n values as one tensor (n,), averaged over samples where they came sample by sample.
 
@@ -21,11 +23,15 @@ def as_vector(
             () or (batch,).
         count: n.
         names: of the constraints, where they have been given by names before.
-        graph: whether the values must depend on parameters.
+        graph: whether the values must depend on parameters; where they need not, plain numbers will do.
     """
+    if isinstance(given, Real) and not graph:
+        given = _number(given)
     if isinstance(given, torch.Tensor):
         return _of_tensor(what, given, count, graph)
-    if given is None or isinstance(given, (str, bytes, int, float)):
+    if isinstance(given, Set):
+        raise TypeError(f"{what} came in a set, which has no order: a list or a dict says which is which")
+    if given is None or isinstance(given, (str, bytes, Real)):
         raise TypeError(
             f"{what} must be a tensor, or a sequence or dict of tensors, got {given!r}"
             + (": num_constraints counts 0, so pass nothing" if count == 0 else "")
@@ -36,6 +42,8 @@ def as_vector(
         parts = {name: given[name] for name in names or given}
     else:
         parts = dict(enumerate(given))
+    if not graph:
+        parts = {name: _number(part) if isinstance(part, Real) else part for name, part in parts.items()}
     if len(parts) != count:
         raise ValueError(f"{what} must hold {count} values, as num_constraints says, got {len(parts)}")
     for name, part in parts.items():
@@ -69,6 +77,10 @@ def _of_tensor(what: str, given: torch.Tensor, count: int, graph: bool) -> torch
         _refuse_detached(what, given)
     vector = _wide(vector)
     return vector.mean(0) if vector.dim() == 2 else vector
+
+
+def _number(value: Real) -> torch.Tensor:
+    return torch.tensor(float(value), dtype=torch.float64)
 
 
 def _wide(values: torch.Tensor) -> torch.Tensor:

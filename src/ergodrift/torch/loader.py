@@ -69,9 +69,10 @@ def _recorded(loader: DataLoader) -> DataLoader:
     """The loader without its sampler."""
     if isinstance(loader.dataset, IterableDataset):
         return loader
+    batches = loader.batch_sampler is not None  # a loader with one of the user's has no batch_size
     return DataLoader(
         loader.dataset, batch_size=loader.batch_size or 256, shuffle=False, num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn if loader.batch_size else None,
+        collate_fn=loader.collate_fn if batches else None,
     )  # fmt: skip
 
 
@@ -83,10 +84,10 @@ def _series(loader: DataLoader, fn: Callable[[Any], Any]) -> Any:
             parts = value if isinstance(value, Mapping) else {"": value}
             for name, part in parts.items():
                 if not isinstance(part, torch.Tensor) or part.dim() not in (1, 2):
-                    found = tuple(part.shape) if isinstance(part, torch.Tensor) else part
+                    found = tuple(part.shape) if isinstance(part, torch.Tensor) else type(part).__name__
                     where = f" for {name!r}" if name else ""
                     raise ValueError(
-                        f"fn must return one number for each sample, a tensor (batch,) or (batch, k), got {found!r}"
+                        f"fn must return one number for each sample, a tensor (batch,) or (batch, k), got {found}"
                         f"{where}: no mean over the batch (reduction='none')"
                     )
             batches.append({name: part.double().cpu() for name, part in parts.items()})
@@ -97,21 +98,22 @@ def _series(loader: DataLoader, fn: Callable[[Any], Any]) -> Any:
 
 
 def _warn(loader: DataLoader, order: str, found: Diagnosis) -> None:
-    sampler, dataset = loader.sampler, loader.dataset
-    if isinstance(dataset, IterableDataset):
+    if isinstance(loader.dataset, IterableDataset):
         return  # in what order it comes, only its author knows
-    shuffles = isinstance(sampler, SHUFFLING) or getattr(sampler, "shuffle", False)  # DistributedSampler has the latter
+    # Beside a batch sampler of the user's, DataLoader.sampler is not the one that is used.
+    sampler = loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+    shuffle = getattr(sampler, "shuffle", None)  # what DistributedSampler was told
     dependence = (
         f"samples depend on each other over about {found.tau_mix:.3g} steps ({found.num_samples:,} are worth "
         f"{found.ess:,.0f})"
     )
-    if order == "given" and shuffles:
+    if order == "given" and (isinstance(sampler, SHUFFLING) or shuffle is True):
         warnings.warn(
             f"{dependence}, and training was to see them in their order, but the loader shuffles them: pass "
             "DataLoader(..., shuffle=False)",
             stacklevel=3,
         )
-    elif order == "shuffled" and isinstance(sampler, SequentialSampler):
+    elif order == "shuffled" and (isinstance(sampler, SequentialSampler) or shuffle is False):
         warnings.warn(
             f"{dependence}, and training was to see them shuffled, but the loader reads them in their order: pass "
             "DataLoader(..., shuffle=True), or keep the order and have multipliers that know of it: "

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from ergodrift.torch.constraints import Constraints, as_vector, refuse_nonfinite
+from ergodrift.torch import gradients
+from ergodrift.torch.constraints import Constraints, Values, as_vector, refuse_nonfinite
 from ergodrift.torch.multipliers import ScaleFree, VirtualQueue
 
 KEY = "drift_plus_penalty"  # of our part of a state_dict
@@ -141,10 +142,11 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         """Rounds made so far."""
         return self._dual.t
 
+    @torch.enable_grad()  # wherever loss.backward() may be called
     def backward(
         self,
         loss: torch.Tensor,
-        constraints: Constraints | None = None,
+        constraints: Constraints | Values | None = None,
         *,
         proxy: Constraints | None = None,
         weight: float = 1.0,
@@ -157,7 +159,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
             constraints: g, wanted <= 0: a tensor (n,) for a batch or (batch, n) sample by sample, or a sequence or dict
                 of n tensors, each () or (batch,). Samples are averaged.
             proxy: what to take gradients of, where the constraints themselves have none (rates, counts); the
-                multipliers still go by the constraints. The same forms.
+                multipliers still go by the constraints, which may then be plain numbers. The same forms.
             weight: of this batch, where gradients of several are accumulated before a step: 1 / k for each of k.
             scaler: a `torch.amp.GradScaler`, which must not have scaled the loss already; then `scaler.step(opt)`.
         """
@@ -182,7 +184,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         like = self._like
         values = values.detach().to(like.device, like.dtype)
         if scaler is None:
-            self._refuse_nonfinite(values, names)
+            self._refuse_nonfinite(values, names, loss)
         if names is not None and self.names is None:
             self._bind(names, self._resolve(names))
         self._check_groups()
@@ -196,11 +198,13 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         sizes = None if done is None else done.sizes
         if done is None and due:
             asked = [loss, *(steered[i] for i in due)]
-            sizes = torch.stack([_size(_grads(scaled(one), params), like) for one in asked]) / unit.square()
+            found = [gradients.size(gradients.of(scaled(one), params), like) for one in asked]
+            sizes = torch.stack(found) / unit.square()
             self._warn_of_constants(values, due, sizes[1:])
         jac: list[list[torch.Tensor]] = []
         if self._displacement:
-            jac = [[weight / unit.to(grad.device) * grad for grad in _grads(scaled(row), params)] for row in steered]
+            every = (gradients.of(scaled(row), params) for row in steered)
+            jac = [[weight / unit.to(grad.device) * grad for grad in row] for row in every]
         prices = self._signed(self._dual.shown(None if sizes is None else sizes[0]))
         lagrangian = loss.reshape(()).to(steered.dtype if n else loss.dtype)
         if n:
@@ -236,7 +240,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
             change = None
             if self._displacement:
                 moved = [p - old for p, old in zip(params, before, strict=True)]
-                change = self._along(done.jac, moved) / done.weight
+                change = gradients.along(done.jac, moved, self._like) / done.weight
                 change, _ = self._over_ranks(change, None)
                 change = self._paired(change)
             self._dual.update(self._paired(values), change, sizes)
@@ -330,18 +334,6 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         index = torch.tensor(self._pairs, device=multipliers.device)
         return multipliers[:n].index_add(0, index, -multipliers[n:])
 
-    def _along(self, jac: list[list[torch.Tensor]], moved: list[torch.Tensor]) -> torch.Tensor:
-        """grad g_i . (x_{t+1} - x_t), summed over parameters wherever they are."""
-        like = self._like
-        rows = [
-            sum(
-                ((grad * step).sum().to(like.device, like.dtype) for grad, step in zip(row, moved, strict=True)),
-                torch.zeros_like(like),
-            )
-            for row in jac
-        ]
-        return torch.stack(rows) if rows else torch.zeros(0, device=like.device, dtype=like.dtype)
-
     def _over_ranks(self, values: torch.Tensor, sizes: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Averages over all ranks, so that multipliers are the same everywhere."""
         parallel = torch.distributed
@@ -354,10 +346,17 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         parallel.all_reduce(both, group=self.process_group)
         return both[: len(values)], None if sizes is None else both[len(values) :]
 
-    def _refuse_nonfinite(self, values: torch.Tensor, names: Sequence[str] | None) -> None:
+    def _refuse_nonfinite(
+        self, values: torch.Tensor, names: Sequence[str] | None, loss: torch.Tensor | None = None
+    ) -> None:
         # Away from the processor each look waits for all that was asked of the device before: not in every round.
         if values.device.type == "cpu" or self.t % self._every == 0:
             refuse_nonfinite(values, names)
+            if loss is not None and self.num_constraints and not loss.isfinite().all():
+                raise ValueError(
+                    f"loss is {loss.item()}, and so would be all parameters; neither they nor the multipliers have "
+                    "been touched"
+                )
 
     def _warn_of_constants(self, values: torch.Tensor, due: list[int], sizes: torch.Tensor) -> None:
         """In round 1: a constraint that is violated and has no gradient will not be kept, and the user should know."""
@@ -376,20 +375,8 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
 def _like(groups: list[dict[str, Any]]) -> torch.Tensor:
     """A 0 of the device and type of multipliers: the first parameter's device, float32 or, if any has that, float64."""
     params = [p for group in groups for p in group["params"]]
-    wide = any(p.dtype == torch.float64 for p in params)
+    wide = any(p.dtype in (torch.float64, torch.complex128) for p in params)
     return torch.zeros((), device=params[0].device, dtype=torch.float64 if wide else torch.float32)
-
-
-def _grads(output: torch.Tensor, params: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradient of one number, with zeros for parameters that it does not depend on; the graph stays."""
-    return list(torch.autograd.grad(output, params, retain_graph=True, allow_unused=True, materialize_grads=True))
-
-
-def _size(grads: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """|grad|^2 over all parameters, wherever they are."""
-    flat = (grad.coalesce().values() if grad.is_sparse else grad for grad in grads)
-    sizes = (torch.linalg.vector_norm(grad, dtype=like.dtype).square().to(like.device) for grad in flat)
-    return sum(sizes, torch.zeros_like(like))
 
 
 def _check_count(name: str, value: int, least: int) -> None:

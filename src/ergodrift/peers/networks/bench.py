@@ -9,17 +9,18 @@ import math
 import multiprocessing
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor
 from typing import Any
 
 import numpy as np
 
-from ergodrift.peers.networks.tasks import TASKS
-from ergodrift.peers.networks.trainers import TRAINERS, Setting, Trainer
+from ergodrift.peers.networks.tasks import NEEDS, TASKS
+from ergodrift.peers.networks.trainers import FEWER, OURS, TRAINERS, Setting, Trainer
 
 SLACK = 0.005  # a violation that counts as none when settings are chosen, in units of the constraint
 SEEDS, QUICK = 5, ("norm",)  # seeds, unless told; the tasks of --quick
 ROOMS, OUR_ROOMS = ("datasets", "peers/networks"), ("torch",)  # what results depend on, and ours besides
+OUR_NAMES = OURS, FEWER
 MEASURES = ("loss", "violation", "test_loss", "test_violation", "oscillation", "seconds")
 Row = dict[str, Any]
 Keep = Callable[[str, str, Callable[[], Row]], Row]  # by task and trainer
@@ -66,13 +67,18 @@ def line(row: Row) -> str:
 
 def _row(pool: Executor, name: str, trainer: Trainer, seeds: int) -> Row:
     head = {"rival": trainer.name, "status": "done", "why": ""}
-    if absent := [package for package in trainer.needs if importlib.util.find_spec(package) is None]:
+    needs = *trainer.needs, *NEEDS.get(name, ())
+    if absent := [package for package in needs if importlib.util.find_spec(package) is None]:
         return {**head, "status": "missing", "why": f"not installed: {', '.join(absent)}"}
     place = TRAINERS.index(trainer)
     every = [[pool.submit(_trained, name, place, k, s) for s in range(seeds)] for k in range(len(trainer.settings))]
     try:
         found = [[one.result() for one in runs] for runs in every]
+    except BrokenExecutor:  # a process was killed, which says nothing of the trainer, and nobody can train any more
+        raise
     except Exception as error:  # who fails is a result, not the end
+        for one in (one for runs in every for one in runs):
+            one.cancel()
         return {**head, "status": "failed", "why": f"{type(error).__name__}: {error}"}
     return {**head, "about": found[0][0]["about"], **chosen(trainer.settings, found)}
 

@@ -156,3 +156,4 @@ def norm() -> Task:
 
 
 TASKS: dict[str, Callable[[], Task]] = {"adult": adult, "flights": flights, "digits": digits, "norm": norm}
+NEEDS: dict[str, tuple[str, ...]] = {"digits": ("sklearn",), "norm": ("sklearn",)}  # where their data are

@@ -39,20 +39,34 @@ def _adam(task: Task, model: Any) -> Any:
     return torch.optim.Adam(model.parameters(), lr=task.rate)
 
 
-def _falling(task: Task, opt: Any) -> Any:
+def _falling(rounds: int, opt: Any) -> Any:
     """So that the last weights are worth looking at."""
     import torch  # type: ignore[import-not-found]
 
-    return torch.optim.lr_scheduler.CosineAnnealingLR(opt, task.rounds)
+    return torch.optim.lr_scheduler.CosineAnnealingLR(opt, rounds)
 
 
 def ours(task: Task, model: Any, batches: Batches, setting: Setting) -> list[Any]:
     """The wrapper of `ergodrift.torch`, as it comes."""
+    return _ours(task, model, batches, task.rounds)
+
+
+def ours_in_budget(task: Task, model: Any, batches: Batches, setting: Setting) -> list[Any]:
+    """The same in so few rounds that all its gradients are as many as those of the others, one in each round."""
+    return _ours(task, model, batches, affordable(task.rounds, task.count))
+
+
+def affordable(budget: int, count: int, every: int = 10) -> int:
+    """Rounds that take no more gradients than that: one each, all sizes in the first, two in each `every`-th."""
+    return max((r for r in range(1, budget + 1) if r + 1 + count + 2 * ((r - 1) // every) <= budget), default=1)
+
+
+def _ours(task: Task, model: Any, batches: Batches, rounds: int) -> list[Any]:
     from ergodrift.torch import DriftPlusPenalty
 
     opt = DriftPlusPenalty(_adam(task, model), task.count)
-    rate, seen = _falling(task, opt), list[Any]()
-    for batch in batches:
+    rate, seen = _falling(rounds, opt), list[Any]()
+    for batch in itertools.islice(batches, rounds):
         loss, constraints, proxy = task.ask(model, *batch)
         opt.zero_grad()
         opt.backward(loss, constraints, proxy=None if proxy is constraints else proxy)
@@ -63,11 +77,18 @@ def ours(task: Task, model: Any, batches: Batches, setting: Setting) -> list[Any
 
 
 def cooper(rule: str) -> Train:
-    """Cooper's Lagrangian, simultaneous; multipliers by SGD or nuPI."""
+    """Cooper's Lagrangian, or its augmented one, simultaneous; multipliers by SGD or nuPI."""
 
     def train(task: Task, model: Any, batches: Batches, setting: Setting) -> list[Any]:
         import cooper as library  # type: ignore[import-not-found]
         import torch  # type: ignore[import-not-found]
+
+        setting = dict(setting)
+        formulation, more = library.formulations.Lagrangian, dict[str, Any]()
+        if rule == "augmented":
+            weights = torch.full((task.count,), setting.pop("coefficient"))
+            formulation = library.formulations.AugmentedLagrangian
+            more["penalty_coefficient"] = library.penalty_coefficients.DensePenaltyCoefficient(init=weights)
 
         class Constrained(library.ConstrainedMinimizationProblem):  # type: ignore[misc]
             def __init__(self) -> None:
@@ -75,8 +96,9 @@ def cooper(rule: str) -> Train:
                 self.multiplier = library.multipliers.DenseMultiplier(num_constraints=task.count)
                 self.limits = library.Constraint(
                     constraint_type=library.ConstraintType.INEQUALITY,
-                    formulation_type=library.formulations.Lagrangian,
+                    formulation_type=formulation,
                     multiplier=self.multiplier,
+                    **more,
                 )
 
             def compute_cmp_state(self, batch: tuple[Any, ...]) -> Any:
@@ -86,7 +108,7 @@ def cooper(rule: str) -> Train:
 
         problem, opt, seen = Constrained(), _adam(task, model), list[Any]()
         dual = library.optim.nuPI if rule == "nuPI" else torch.optim.SGD
-        rate = _falling(task, opt)
+        rate = _falling(task.rounds, opt)
         both = library.optim.SimultaneousOptimizer(
             cmp=problem,
             primal_optimizers=opt,
@@ -102,14 +124,16 @@ def cooper(rule: str) -> Train:
 
 
 def humane(kind: str) -> Train:
-    """A dual optimiser of humancompatible-train beside Adam; it has no place for a proxy, and takes that alone."""
+    """A dual optimiser of humancompatible-train beside Adam: gradients of the proxy, multipliers by the true values,
+    or where `soft` is set, by the proxy too."""
 
     def train(task: Task, model: Any, batches: Batches, setting: Setting) -> list[Any]:
         import torch  # type: ignore[import-not-found]
         from humancompatible.train import dual_optim  # type: ignore[import-not-found]
 
-        opt, seen, zeros = _adam(task, model), list[Any](), torch.zeros(task.count)
-        rate, primal = _falling(task, opt), opt
+        setting = dict(setting)
+        opt, seen, zeros, soft = _adam(task, model), list[Any](), torch.zeros(task.count), setting.pop("soft", 0.0)
+        rate, primal = _falling(task.rounds, opt), opt
         if kind == "SSL-ALM":
             primal = dual_optim.MoreauEnvelope(opt)
             dual = dual_optim.ALM(m=task.count, init_duals=zeros, is_ineq=True, **setting)
@@ -119,9 +143,16 @@ def humane(kind: str) -> Train:
                 init_penalties=zeros + 1, **setting,
             )  # fmt: skip
         for batch in batches:
-            loss, _, proxy = task.ask(model, *batch)
+            loss, constraints, proxy = task.ask(model, *batch)
+            shown = (proxy if soft else constraints).detach()
             opt.zero_grad()
-            dual.forward_update(loss, proxy).backward()
+            # What its `forward_update` does in one call, which has no place for a proxy: SSL-ALM descends with the
+            # multipliers after their step, SPBM with those before.
+            if kind == "SSL-ALM":
+                dual.update(shown)
+            dual.forward(loss, proxy).backward()
+            if kind != "SSL-ALM":
+                dual.update(shown)
             primal.step()
             rate.step()
             seen.append(dual.duals.detach().flatten().clone())
@@ -133,7 +164,7 @@ def humane(kind: str) -> Train:
 def penalised(task: Task, model: Any, batches: Batches, setting: Setting) -> list[Any]:
     """The loss, and a fixed weight on what is violated; no weight is no constraints."""
     opt = _adam(task, model)
-    rate = _falling(task, opt)
+    rate = _falling(task.rounds, opt)
     for batch in batches:
         loss, _, proxy = task.ask(model, *batch)
         opt.zero_grad()
@@ -147,21 +178,26 @@ def _grid(**axes: tuple[float, ...]) -> tuple[Setting, ...]:
     return tuple(dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values()))
 
 
+OURS, FEWER = "ours", "ours, as many gradients"
 DEFAULT: tuple[Setting, ...] = ({},)
 COOPER, HUMANE = ("torch", "cooper"), ("torch", "humancompatible")
 TRAINERS = (
-    Trainer("ours", DEFAULT, ours, ("torch",), "`ergodrift.torch.DriftPlusPenalty`, nothing chosen"),
+    Trainer(OURS, DEFAULT, ours, ("torch",), "`ergodrift.torch.DriftPlusPenalty`, nothing chosen"),
+    Trainer(FEWER, DEFAULT, ours_in_budget, ("torch",),
+            "the same, in so few rounds that the gradients it measures sizes with are paid for"),
     Trainer("Cooper, default", DEFAULT, cooper("SGD"), COOPER, "multipliers by SGD at 1e-2, as in its documentation"),
     Trainer("Cooper, tuned", _grid(lr=(1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)), cooper("SGD"), COOPER, "its dual step"),
     Trainer("nuPI, default", DEFAULT, cooper("nuPI"), COOPER, "Cooper's nuPI at 1e-2, all else as it comes"),
     Trainer("nuPI, tuned", _grid(lr=(1e-3, 1e-2, 0.1, 1.0), Kp=(1.0, 10.0, 100.0)), cooper("nuPI"), COOPER,
             "its dual step and Kp"),
+    Trainer("Cooper, augmented, tuned", _grid(lr=(1e-3, 1e-2, 0.1, 1.0), coefficient=(0.1, 1.0, 10.0)),
+            cooper("augmented"), COOPER, "its augmented Lagrangian; its dual step and coefficient"),
     Trainer("SSL-ALM, default", DEFAULT, humane("SSL-ALM"), HUMANE, "humancompatible-train's, as it comes"),
     Trainer("SSL-ALM, tuned", _grid(lr=(1e-3, 1e-2, 0.1, 1.0), penalty=(0.0, 1.0)), humane("SSL-ALM"), HUMANE,
             "its dual step and penalty"),
     Trainer("SPBM, default", DEFAULT, humane("SPBM"), HUMANE, "humancompatible-train's, as it comes"),
-    Trainer("SPBM, tuned", _grid(penalty_mult=(0.1, 0.5), gamma=(0.1, 0.5, 0.9)), humane("SPBM"), HUMANE,
-            "its penalty_mult and gamma"),
+    Trainer("SPBM, tuned", _grid(penalty_mult=(0.1, 0.5), gamma=(0.1, 0.5, 0.9), soft=(0.0, 1.0)), humane("SPBM"),
+            HUMANE, "its penalty_mult and gamma, and whether multipliers go by the proxy too"),
     Trainer("fixed penalty, tuned", _grid(weight=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0)), penalised, ("torch",),
             "its weight on the sum of violations"),
     Trainer("unconstrained", DEFAULT, penalised, ("torch",), "the loss alone"),
