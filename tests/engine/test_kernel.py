@@ -109,7 +109,7 @@ def agree(one, other, rtol=1e-11):
 @pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ALGORITHMS if name != "EDPP-auto"],
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ALGORITHMS],
 )
 def test_the_kernel_is_the_plain_loop(name, as_on_gpu):
     agree(*(as_on_gpu(ALGORITHMS[name], with_kernel=with_kernel) for with_kernel in (True, False)))
