@@ -105,3 +105,20 @@ def test_no_round_copies_the_matrix(name, monkeypatch):
     if name.startswith("a"):  # so that it would be seen
         monkeypatch.setattr("ergodrift._core.contracted.LEAST", 10**9)
         assert copies(lambda x, xi: LOSSES[name](x, xi)) > 0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_feedback_is_that_of_the_functions_as_they_are(name):
+    """Also of constraints, of which the slopes are taken one by one."""
+    xi = A, jnp.sign(Y)
+
+    def both_ways(x, xi):
+        score = jnp.mean(xi[1][:, None] * xi[0], axis=0) @ x
+        return jnp.stack([score - 0.1, -score - 0.1, jnp.mean(jnp.sum(xi[0] * x, axis=1) ** 4)])
+
+    ours, plain = (
+        ed.Problem(LOSSES[name], both_ways, ed.Ball(1.0), fast_logarithms=fast).feedback(X, xi)
+        for fast in (True, False)
+    )
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=rounded(1e-12))
