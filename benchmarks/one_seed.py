@@ -77,8 +77,15 @@ def spelled(source):
     }
     chain = ed.MarkovSource(source.chain, table)
     jobs = {name: (ed.Problem(loss, g, ed.Ball(RADIUS)), chain) for name, g in (spellings | others).items()}
-    name, first = next(iter(spellings.items()))
-    jobs[f"{name}, no tables"] = ed.Problem(loss, first, ed.Ball(RADIUS), tabulate=False), chain
+    first = spellings["mean(z * (X @ x))"]
+    for name in ("mean(z * (X @ x))", "mean(z[:, None] * X, 0) @ x"):
+        jobs[f"{name}, no tables"] = ed.Problem(loss, spellings[name], ed.Ball(RADIUS), tabulate=False), chain
+    losses = {
+        "a loss by sum(X * x, 1)": lambda x, xi: jnp.mean(jax.nn.softplus(-xi[1] * jnp.sum(xi[0] * x, 1))),
+        "a loss with an intercept": lambda x, xi: jnp.mean(jax.nn.softplus(-xi[1] * (xi[0] @ x + x[0]))),
+        "a loss with a penalty on x": lambda x, xi: loss(x, xi) + 0.01 * x @ x,
+    }
+    jobs |= {name: (ed.Problem(f, first, ed.Ball(RADIUS)), chain) for name, f in losses.items()}
     squares = ed.Problem(lambda x, xi: jnp.mean((xi[1] - xi[0] @ x) ** 2), first, ed.Ball(RADIUS))
     jobs["a loss of squares"] = squares, chain
     return jobs

@@ -1,5 +1,7 @@
 """The loop as a GPU's kernel, on a CPU (see host_kernels): it gives what the plain loop gives."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,7 +111,7 @@ def agree(one, other, rtol=1e-11):
 @pytest.mark.x64("its digits are those of float64")
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ALGORITHMS if name != "EDPP-auto"],
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ALGORITHMS],
 )
 def test_the_kernel_is_the_plain_loop(name, as_on_gpu):
     agree(*(as_on_gpu(ALGORITHMS[name], with_kernel=with_kernel) for with_kernel in (True, False)))
@@ -162,6 +164,25 @@ def test_what_no_kernel_can_do_goes_the_plain_way(monkeypatch):
     result = ed.run(ed.edpp(2.0), odd, ed.IIDSource(np.ones(3)), x0=np.full(2, 0.1), num_samples=9)
     assert not calls
     assert np.isfinite(result.x).all()
+    loop.advance_on.cache_clear()
+
+
+@pytest.mark.parametrize(("count", "fits"), [(4, True), pytest.param(5, False, marks=pytest.mark.slow)])
+def test_tables_of_edpp_auto_fit_for_four_constraints(count, fits, monkeypatch):
+    def reached(*call):
+        raise InterruptedError  # the kernel is written; it need not run
+
+    monkeypatch.setattr(launch, "LAUNCH", reached)
+    monkeypatch.setattr(
+        loop, "advance", lambda spec, *at, platform: loop._advance(spec, Place(*at[:4]), at[4], loop.in_kernels())
+    )
+    loop.advance_on.cache_clear()
+    problem = ed.Problem(
+        lambda x, xi: jnp.mean(xi[1] * (xi[0] @ x)), lambda x, xi: x[0] * jnp.ones(count) - 0.1, ed.Ball(1.0)
+    )
+    source = ed.MarkovSource(SOURCE.chain, table(3))
+    with contextlib.nullcontext() if not fits else pytest.raises(InterruptedError):
+        ed.run(ed.edpp("auto"), problem, source, x0=np.zeros(3), num_samples=70, record=1)
     loop.advance_on.cache_clear()
 
 

@@ -58,6 +58,10 @@ def only_some(x, xi):
     return jnp.mean(jnp.where(xi["y"] > 0, m, jnp.abs(m)))[None]
 
 
+def nearly(x, xi):
+    return both(x, xi) + 1e-9 * x[0] ** 2
+
+
 def many(x, xi):
     return jnp.stack([jnp.mean(xi["y"] * margins(x, xi)) - i for i in range(10)])
 
@@ -110,6 +114,7 @@ def test_looked_up_and_asked_the_feedback_is_the_same(loss, constraints, geometr
     ("loss", "constraints", "states", "num_samples", "options"),
     [
         (logistic, only_some, STATES, 1000, {}),
+        (logistic, nearly, STATES, 1000, {}),
         (logistic, lambda x, xi: jnp.where(x[0] > 0, both(x, xi), 0), STATES, 1000, {}),
         (logistic, lambda x, xi: x - 0.5, STATES, 1000, {}),  # nothing to gain
         (lambda x, xi: jnp.sum((x - xi["a"][0]) ** 2), lambda x, xi: xi["a"][0, :1] * x[:1], STATES, 1000, {}),
@@ -118,7 +123,7 @@ def test_looked_up_and_asked_the_feedback_is_the_same(loss, constraints, geometr
         (lambda x, xi: squares(x, xi) + _told(x, xi), both, STATES, 1000, {}),
         (squares, lambda x, xi: both(x, xi) / 0, STATES, 1000, {}),  # tables that are not finite
     ],
-    ids=["some samples", "where on x", "small", "rows", "few visits", "off", "effects", "not finite"],
+    ids=["some samples", "nearly affine", "where on x", "small", "rows", "few visits", "off", "effects", "not finite"],
 )
 def test_no_tables_where_they_would_be_wrong_or_bring_nothing(loss, constraints, states, num_samples, options):
     problem = ed.Problem(loss, constraints, BALL, **options)
@@ -140,11 +145,20 @@ def test_tables_take_no_more_memory_than_the_data_or_a_little(monkeypatch):
     assert tabulated(problem, stream, 4, x0, 1000)[1] is None
 
 
-@pytest.mark.parametrize("margin", [None, 0.05])
-def test_a_run_is_the_same_with_tables_and_without(margin):
+@pytest.mark.parametrize(
+    ("constraints", "margin"),
+    [
+        (in_parts, None),
+        (in_parts, 0.05),
+        pytest.param(only_some, None, marks=pytest.mark.slow),
+        pytest.param(nearly, None, marks=pytest.mark.slow),
+    ],
+    ids=["in parts", "in parts, with a margin", "some samples", "nearly affine"],
+)
+def test_a_run_is_the_same_with_tables_and_without(constraints, margin):
     told = {"x0": jnp.asarray(X0, KIND), "num_samples": 200, "record": 3, "margin": margin}
     found = [
-        ed.run(ed.edpp(4), ed.Problem(squares, in_parts, BALL, tabulate=on), SOURCE, **told) for on in (True, False)
+        ed.run(ed.edpp(4), ed.Problem(squares, constraints, BALL, tabulate=on), SOURCE, **told) for on in (True, False)
     ]
     for name in ("x", "x_mean", "queue", "loss_sum", "constraint_sum"):
         np.testing.assert_allclose(*(getattr(result, name) for result in found), rtol=0, atol=rounded(1e-12))

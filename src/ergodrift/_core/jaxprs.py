@@ -70,16 +70,18 @@ def _key(equation: JaxprEqn, inputs: Sequence[PyTree]) -> tuple[object, ...] | N
     return key
 
 
-def shared(function: F) -> F:
+def shared(function: F, replacement: Callable[[], Replacement] = lambda: as_is) -> F:
     """The same function of pytrees of arrays, in which what is written twice is computed once.
 
     XLA does so too, but only after derivatives are taken: to a product that is written twice belong two derivatives,
-    whose sum XLA's CPU backend takes in a pass that is no vector instruction.
+    whose sum XLA's CPU backend takes in a pass that is no vector instruction. `replacement` makes what replaces
+    equations of one evaluation.
     """
 
     def same(*arguments: PyTree) -> PyTree:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        return jax.tree.unflatten(jax.tree.structure(shape), evaluated(closed, jax.tree.leaves(arguments), memo={}))
+        found = evaluated(closed, jax.tree.leaves(arguments), replacement(), memo={})
+        return jax.tree.unflatten(jax.tree.structure(shape), found)
 
     return cast("F", same)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ergodrift._core import check, tree
 from ergodrift._core.compiled import compiled
+from ergodrift._core.contracted import Contracted
 from ergodrift._core.jaxprs import shared
 from ergodrift._core.logarithm import rewritten
 from ergodrift.geometry import Geometry, check_shape
@@ -61,8 +62,9 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms", "ta
         constraints: `constraints(x, xi)`, a vector of shape (n,), each entry convex and differentiable in x.
         geometry: the domain X with its mirror map.
         fast_logarithms: whether logarithms in the two functions may be replaced by ones that are faster on a CPU and
-            equal to rounding (`logarithm.rewritten`), and what is written twice computed once (`jaxprs.shared`); False
-            leaves the functions as they are.
+            equal to rounding (`logarithm.rewritten`), sums of products of entries by products of matrices
+            (`contracted`), and what is written twice computed once (`jaxprs.shared`); False leaves the functions as
+            they are.
         tabulate: whether a run may look up what is known of a state beforehand where a constraint is affine or the loss
             quadratic, equal to rounding (`tabulated`); False asks the functions in every round.
 
@@ -102,9 +104,11 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms", "ta
         return tree.cast(Feedback(jnp.asarray(loss), loss_grad, constraints, constraint_jac), tree.dtype(x))
 
     def _prepared(self, function: Function) -> Function:
-        """A function as it is differentiated: its logarithms replaced, and nothing in it computed twice."""
+        """A function as it is differentiated: as a CPU computes it best, and nothing in it computed twice."""
         debugged = any(getattr(jax.config, name) for name in ("jax_debug_nans", "jax_debug_infs"))
-        return shared(rewritten(function)) if self.fast_logarithms and not debugged else function
+        if debugged or not self.fast_logarithms:
+            return function
+        return shared(rewritten(function), *[Contracted] * (jax.default_backend() == "cpu"))
 
     def compact(self, xi: PyTree) -> CompactForm | None:
         """How to remember a state with samples like `xi` in fewer numbers than its tangent planes have, if at all."""
