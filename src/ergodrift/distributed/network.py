@@ -295,6 +295,9 @@ class Network:
             if self.forks is not None and self.hosts is None:
                 with contextlib.suppress(self.ray.exceptions.RayError):
                     self.ray.get([host.end.remote() for host in self.forks.hosts.values()], timeout=GOODBYE)
+            if self.hosts is not None and self.actors:
+                ended = [host.end.remote() for host in self.hosts.actors]
+                self.ray.wait(ended, num_returns=len(ended), timeout=1.0)  # files of no use are all they would leave
             for actor in self.actors:
                 self.ray.kill(getattr(actor, "actor", getattr(actor, "host", actor)))
             if self.owns_cluster:
