@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+from scipy.special import chdtri
 
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.tables import IIDSource, MarkovSource
@@ -263,7 +263,7 @@ def _doubt(asked: Survey, law: np.ndarray, problem: Problem) -> tuple[float, flo
     error = NOISE_ERROR / (2 * MOST_CUTS * len(asked.values.constraints[0]))  # of one plane's height, and of its slope
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(asked.x))
     across = 2 * float(problem.geometry.reach(asked.x))
-    return height * float(scipy.stats.norm.isf(error / 2)), slope * float(scipy.stats.chi.isf(error, size)) * across
+    return height * statistics.NormalDist().inv_cdf(1 - error / 2), slope * float(np.sqrt(chdtri(size, error))) * across
 
 
 def _model(problem: Problem, cuts: list[tuple[np.ndarray, PyTree]]) -> Problem:
