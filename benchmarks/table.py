@@ -192,7 +192,7 @@ def walk(report):
 
 def walk_scale(report):
     def number(value):
-        return "" if value is None else f"{value:,.1f}" if value < 10 else f"{value:,.0f}"
+        return "" if value is None else f"{value:,.1f}" if value % 1 and value < 10 else f"{value:,.0f}"
 
     rows = [(name, number(row["before"]), number(row["now"])) for name, row in report["rows"].items()]
     return table(["two cores", "before", "now"], rows)
