@@ -9,9 +9,9 @@ import math
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,6 @@ import numpy as np
 from ergodrift._core import check, tree
 from ergodrift.distributed.ledger import epsilon_of
 from ergodrift.types import Feedback, Key
-
-if TYPE_CHECKING:
-    from ergodrift.distributed.agent import Agent
-    from ergodrift.distributed.replies import Ready
 
 T = TypeVar("T")
 PARTS = ("loss", "loss_grad", "constraints", "constraint_jac")
@@ -116,19 +112,6 @@ class Privacy:
     def cost(self) -> float:
         """The squared shift of one answer between neighbours, in standard deviations of its noise: 16 / z^2."""
         return len(PARTS) * (2 / self.noise) ** 2
-
-
-def guards_of(agents: Sequence[Agent], ready: Mapping[int, Ready]) -> list[Privacy | None]:
-    """How each agent guards its answers: by its own word where it has one, since the owner of its machine may want more
-    than the hub has said."""
-
-    def guard(number: int, agent: Agent) -> Privacy | None:
-        if number not in ready:
-            return agent.privacy
-        told = ready[number].privacy
-        return Privacy(*told) if told else None
-
-    return [guard(number, agent) for number, agent in enumerate(agents)]
 
 
 class Secret:

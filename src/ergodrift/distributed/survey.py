@@ -21,11 +21,12 @@ from scipy.special import chdtri
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.tables import IIDSource, MarkovSource
 from ergodrift.distributed import wire
+from ergodrift.distributed.agent import guards_of
 from ergodrift.distributed.gathering import gather
 from ergodrift.distributed.hosts import Crowd
 from ergodrift.distributed.mail import Mail
 from ergodrift.distributed.peers import Surveyed
-from ergodrift.distributed.privacy import Privacy, guards_of
+from ergodrift.distributed.privacy import Privacy
 from ergodrift.distributed.roster import Roster
 from ergodrift.distributed.serialization import serialize
 from ergodrift.distributed.wire import WalkSpec
