@@ -190,6 +190,14 @@ def walk(report):
     return table([f"{report['agents']} agents on a ring, two cores", ""], rows)
 
 
+def walk_scale(report):
+    def number(value):
+        return "" if value is None else f"{value:,.1f}" if value % 1 and value < 10 else f"{value:,.0f}"
+
+    rows = [(name, number(row["before"]), number(row["now"])) for name, row in report["rows"].items()]
+    return table(["two cores", "before", "now"], rows)
+
+
 PAGES = {
     "laboratory/speed.md": (
         one_seed,
@@ -204,7 +212,7 @@ PAGES = {
         cold_start,
         gpu,
     ),
-    "howto/distributed.md": (walk,),
+    "howto/distributed.md": (walk, walk_scale),
 }
 
 

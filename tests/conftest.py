@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def cluster():
-    """Ray, on a cluster of this machine alone."""
+    """Ray, on a cluster of this machine alone, which is said to have one GPU."""
     ray = pytest.importorskip("ray", reason="walks over real agents need Ray: pip install 'ergodrift[ray]'")
     with tempfile.TemporaryDirectory(prefix="rw", dir="/tmp", ignore_cleanup_errors=True) as short:
         # Ray's sockets lie in its folder, and their names must be short.
@@ -20,7 +20,7 @@ def cluster():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of forks, and of what Ray itself imports
             ray.init(
-                num_cpus=2, include_dashboard=False, _temp_dir=f"{short}/r", log_to_driver=False,
+                num_cpus=2, num_gpus=1, include_dashboard=False, _temp_dir=f"{short}/r", log_to_driver=False,
                 logging_level=logging.ERROR,
             )  # fmt: skip
         for name, value in before.items():

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -80,6 +82,37 @@ def test_the_numbers_are_those_of_run(cluster):
 
 
 @pytest.mark.slow
+def test_what_is_wrong_with_a_forked_agent_is_said_by_name(cluster, monkeypatch):
+    monkeypatch.setattr("ergodrift.distributed.network.FEW", 2)
+    members = [*(dd.Agent(rows(i)) for i in range(3)), dd.Agent(raises, name="raises"), dd.Agent(ends, name="ends")]
+    ring = np.roll(np.eye(5), 1, axis=1) + np.roll(np.eye(5), -1, axis=1)
+    with dd.Network(members) as network:
+        found = dd.walk(ed.edpp(4.0), PROBLEM, ring, network, x0=np.zeros(3), num_samples=20, record=1, quorum=3)
+    assert set(found.set_aside) == {"raises", "ends"}
+    assert found.set_aside["ends"] == "its process ended before it was ready"
+    assert found.set_aside["raises"].startswith("it failed with ValueError at test_hosts.py:")
+
+
+@pytest.mark.slow
+def test_what_agents_are_forked_from_has_begun_nothing():
+    """JAX warns of forks once it has started threads, which a fork would lose."""
+    pytest.importorskip("ray")
+    code = """
+import os, warnings
+import ergodrift.distributed.nursery
+warnings.simplefilter("error")
+child = os.fork()
+if child == 0:
+    import jax.numpy as jnp
+    os._exit(int(jnp.arange(8).sum()))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == ("28\n", 0), done.stderr
+
+
+@pytest.mark.slow
 def test_forked_agents_have_processes_of_their_own(cluster, monkeypatch):
     """They share memory and compiled code, and nothing else: one that is killed is started anew, and no bit changes."""
     data = np.random.default_rng(0).normal(size=(AGENTS, 4, 3))[:20]
@@ -96,6 +129,43 @@ def test_forked_agents_have_processes_of_their_own(cluster, monkeypatch):
     assert again.restarts.tolist() == [0, 0, 0, 1, *[0] * 16]
     source = ed.MarkovSource(ed.MarkovChain.from_graph(ring), data)
     close(whole.result, ed.run(ed.edpp(4.0), PROBLEM, source, x0=np.zeros(3), num_samples=60, seeds=6, record=5), 1e-12)
+
+
+def raises():
+    raise ValueError("a secret row")
+
+
+def of_another_shape():
+    return np.ones((4, 5))
+
+
+def of_no_rows():
+    return np.ones((0, 3))
+
+
+def leaves():
+    sys.exit("a secret row")
+
+
+def ends():
+    os._exit(3)
+
+
+@pytest.mark.slow
+def test_one_of_many_in_a_process_takes_nobody_with_it(cluster, caplog):
+    """Whatever is wrong with it, and be it the first, for whose data the others' functions would be compiled."""
+    bad = {0: raises, 5: of_another_shape, 7: ends, 11: leaves, 20: of_no_rows, 21: raises, 33: ends}
+    members = [
+        dd.Agent(bad.get(i) or np.ones((4, 3)) * i / AGENTS, name=bad[i].__name__ + f" {i}" if i in bad else None)
+        for i in range(AGENTS)
+    ]
+    path = np.tile(np.r_[np.arange(AGENTS), np.arange(AGENTS)], (4, 1))
+    with dd.Network(members, processes=2) as network:
+        found = go(network, paths=path, num_samples=2 * AGENTS, tokens=4, quorum=30, patience=120.0)
+    assert set(found.set_aside) == {f"{loader.__name__} {i}" for i, loader in bad.items()}
+    assert (np.delete(found.visits, list(bad)) == 8).all()
+    assert not found.visits[list(bad)].any()
+    assert "secret" not in caplog.text + str(found)
 
 
 def test_one_of_many_in_a_process_is_judged_by_its_own_answers(cluster, caplog):

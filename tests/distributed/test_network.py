@@ -1,11 +1,14 @@
 """Agents that cannot take part, clusters that are not there, and one walk at a time."""
 
+import os
 import re
 import socket
 import sys
 import time
 import types
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import ergodrift as ed
@@ -80,3 +83,23 @@ def test_what_an_agent_needs_is_asked_of_ray():
     assert asked["runtime_env"] == {"working_dir": "."}
     network.actor(object, {})
     assert (asked["num_cpus"], asked["num_gpus"], asked["resources"]) == (0, 0, {})
+
+
+def visible_gpu():
+    """What Ray lets the agent's process see."""
+    return np.array([float(os.environ["CUDA_VISIBLE_DEVICES"])])
+
+
+@pytest.mark.slow
+def test_agents_have_shares_of_gpus_as_ray_counts_them(cluster, monkeypatch):
+    """Two halves of the GPU are taken, and who asks for a third one is done without until there is room."""
+    monkeypatch.setattr("ergodrift.distributed.gathering.GRACE", 1.0)
+    members = [dd.Agent(visible_gpu, name=name, resources={"GPU": 0.5}) for name in ("a", "b", "c")]
+    problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x - 1.0, ed.Ball(1.0))
+    with dd.Network(members) as network:
+        done = dd.walk(EDPP, problem, GRAPH, network, x0=np.ones(1), num_samples=60, quorum=2)
+    assert len(done.set_aside) == 1
+    (name,) = done.set_aside
+    assert done.set_aside[name] == "away, not ready yet"
+    assert sorted(done.visits > 0) == [False, True, True]
+    assert done.visits["abc".index(name)] == 0

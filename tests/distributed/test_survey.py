@@ -72,3 +72,43 @@ def test_noise_is_accounted_for(cluster):
         seen = network.evaluate({"loss": cases.loss}, X)
         assert seen.noise == pytest.approx(spread)
         assert set(seen.epsilon) == set(network.names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("noise", "sign", "verdict"),
+    [(1e-4, 1.0, "slater"), (1e-4, -1.0, "infeasible"), (0.1, 1.0, "edge"), (0, 1.0, "slater")],
+)
+def test_noise_makes_a_feasibility_less_certain(cluster, noise, sign, verdict):
+    """x_0 - 0.5 is -2 at best on this ball, and 3 - 0.5 - x_0 is 1: what is said holds, or nothing is."""
+
+    def constraints(x, xi):
+        return jnp.stack([x[0] if sign > 0 else 3.0 - x[0]]) - 0.5 + 0.0 * cases.loss(x, xi)
+
+    problem, truth = ed.Problem(cases.loss, constraints, ed.Ball(1.5)), -2.0 if sign > 0 else 1.0
+    with dd.Network(agents(privacy=dd.Privacy(clip=100.0, noise=noise))) as network:
+        found = network.feasibility(problem, ZERO)
+    assert found.least <= truth + 1e-6
+    assert found.worst >= truth - 1e-6
+    assert found.verdict == verdict
+    assert (found.worst - found.least > 1e-3) == (noise > 0)
+
+
+@pytest.mark.slow
+def test_the_noise_that_a_machines_owner_asks_for_counts(cluster, tmp_path):
+    """Though the hub has not asked for it, and does not know of it before the agents say so."""
+    pytest.importorskip("dp_accounting")
+    lines = []
+    for number, agent in enumerate(agents()):
+        np.savez(tmp_path / f"{number}.npz", **dict(agent.data))  # type: ignore[reportArgumentType]
+        lines += [f'[agents."agent {number}"]', f'data = "{tmp_path}/{number}.npz"']
+        lines += ["privacy = { clip = 100.0, noise = 0.01 }", f'log = "{tmp_path}/log"']
+    (tmp_path / "site.toml").write_text("\n".join(lines))
+    members = [dd.Agent(None) for _ in range(AGENTS)]
+    with dd.Network(members, runtime_env={"env_vars": {"ERGODRIFT_SITE": str(tmp_path / "site.toml")}}) as network:
+        found = network.certify(PROBLEM, X, CHAIN, method="hoeffding", num_samples=4000)
+        seen = network.evaluate({"loss": cases.loss}, X)
+    assert found.confidence == pytest.approx(0.95)
+    assert any("wider on each side for the noise" in said for said in found.warnings)
+    assert seen.noise == pytest.approx(1.0 / np.sqrt(AGENTS))
+    assert set(seen.epsilon) == {f"agent {number}" for number in range(AGENTS)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -14,6 +14,7 @@ from ergodrift._core.arrays import as_arrays
 from ergodrift.distributed.faults import RefusalError
 from ergodrift.distributed.masks import Secure
 from ergodrift.distributed.privacy import Privacy
+from ergodrift.distributed.replies import Ready
 from ergodrift.types import PyTree
 
 READERS = (".npy", ".npz", ".parquet", ".arrow", ".feather")
@@ -73,6 +74,19 @@ class Agent:
         except ValueError as error:
             raise RefusalError("finite", str(error)) from error
         return data
+
+
+def guards_of(agents: Sequence[Agent], ready: Mapping[int, Ready]) -> list[Privacy | None]:
+    """How each agent guards its answers: by its own word where it has one, since the owner of its machine may want more
+    than the hub has said."""
+
+    def guard(number: int, agent: Agent) -> Privacy | None:
+        if number not in ready:
+            return agent.privacy
+        told = ready[number].privacy
+        return Privacy(*told) if told else None
+
+    return [guard(number, agent) for number, agent in enumerate(agents)]
 
 
 def _read(path: Path) -> PyTree:

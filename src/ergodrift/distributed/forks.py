@@ -50,7 +50,7 @@ class ForkActor:
         try:
             return child.call("prepare", walk, spec)
         except DiedError:
-            return replies.failure("SystemExit", "the end of its process, before it was ready")
+            return replies.refusal("ended")
 
     def answer(self, number: int, sent: bytes) -> bytes:
         """What an agent answers; nothing where its process is gone, as after any restart."""

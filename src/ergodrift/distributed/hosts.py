@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import types
+import uuid
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class Host:
     """An actor of many agents. Who they are it is told when it is prepared, since Ray may have to start it anew."""
 
     def __init__(self, actor: Any, agents: Any) -> None:
-        self.actor, self.answer, self.process_id = actor, actor.answer, actor.process_id
+        self.actor, self.answer, self.process_id, self.end = actor, actor.answer, actor.process_id, actor.end
         self.prepare = types.SimpleNamespace(remote=lambda walk, spec: actor.prepare.remote(walk, spec, agents))
 
 
@@ -51,12 +52,13 @@ class Hosts:
         self.agents = [Agent(np.zeros(1), resources=agents[first].resources) for first, _ in self.spans]
         self.names = [f"the process of {network.names[a]} to {network.names[b - 1]}" for a, b in self.spans]
         self.host_of = np.repeat(np.arange(len(self.spans)), [last - first for first, last in self.spans])
+        self.name = uuid.uuid4().hex  # by which a process knows what became of the one before it
         self.actors = [self._start(number) for number in range(len(self.spans))]
         self.ask = [actor.answer.remote for actor in self.actors]
 
     def _start(self, number: int) -> Host:
         (first, last), needs = self.spans[number], self.agents[number].resources
-        actor = self.network.actor(HostActor, needs, first)
+        actor = self.network.actor(HostActor, needs, first, f"{self.name}-{first}")
         return Host(actor, self.ray.put(serialize(self.network.agents[first:last], self.network.key)))
 
     def restart(self, number: int, error: LostError) -> None:

@@ -93,7 +93,7 @@ class Mail:
         good = words[:, -1] == 1
         self._count(message.agents, words.shape[1] - 1)
         for agent in np.unique(message.agents[~good]).tolist():
-            self.crowd.set_aside(agent, "it could not answer; its own log says why")
+            self.crowd.set_aside(agent, "it could not answer; the log of its process says why")
         return Heard(message, words[:, :-1], good & self._believed(message.agents, words[:, :-1], good))
 
     def _believed(self, agents: np.ndarray, words: np.ndarray, good: np.ndarray) -> np.ndarray:

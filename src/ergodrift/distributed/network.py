@@ -240,10 +240,10 @@ class Network:
         chain = graph if isinstance(graph, MarkovChain) else MarkovChain.from_graph(graph, kind)
         found = survey.survey(self, problem, x, patience)
         source, planes = survey.table(found, chain), found.problem(problem.geometry)
-        noisy = survey.noise_of(self, chain.stationary) > 0
+        noisy = survey.noise_of(found, chain.stationary) > 0
         asked = (1 + confidence) / 2 if noisy else confidence  # half of the error is the noise's
         certificate = certify(planes, found.x, source, asked, method, num_samples=num_samples, **options)
-        return survey.widened(certificate, self, chain.stationary) if noisy else certificate
+        return survey.widened(certificate, found, chain.stationary) if any(found.guards) else certificate
 
     def diagnose(
         self,
@@ -266,6 +266,8 @@ class Network:
         """`ed.feasibility` of the mean over agents: can the constraints be met, by how much, and if not, which clash.
 
         Found by cutting planes (Kelley 1960): all agents are asked at a few points, two where constraints are linear.
+        Under `Privacy` `worst` and `least` allow for the noise, at a confidence of 95 %, and it may be that nothing is
+        certain ("edge"); clipping must leave the constraints and their Jacobians as they are.
 
         Args:
             problem: constraints and domain.
@@ -295,6 +297,9 @@ class Network:
             if self.forks is not None and self.hosts is None:
                 with contextlib.suppress(self.ray.exceptions.RayError):
                     self.ray.get([host.end.remote() for host in self.forks.hosts.values()], timeout=GOODBYE)
+            if self.hosts is not None and self.actors:
+                ended = [host.end.remote() for host in self.hosts.actors]
+                self.ray.wait(ended, num_returns=len(ended), timeout=1.0)  # files of no use are all they would leave
             for actor in self.actors:
                 self.ray.kill(getattr(actor, "actor", getattr(actor, "host", actor)))
             if self.owns_cluster:

@@ -24,6 +24,8 @@ REFUSALS = {
     "group": "it answers in groups that it knows, or that are large enough, and this was none",
     "opened": "it has opened its answer to this question for another group",
     "bound": "its answer is not finite, or beyond the bounds of secure aggregation",
+    "ended": "its process ended before it was ready",
+    "deadly": "its process ended whenever it loaded this agent's data",
 }
 MAX_TEXT = 120  # characters of a type's name, or of a place
 

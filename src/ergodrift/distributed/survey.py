@@ -16,14 +16,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import chdtri
 
 from ergodrift.data.chain import MarkovChain
 from ergodrift.data.tables import IIDSource, MarkovSource
 from ergodrift.distributed import wire
+from ergodrift.distributed.agent import guards_of
 from ergodrift.distributed.gathering import gather
 from ergodrift.distributed.hosts import Crowd
 from ergodrift.distributed.mail import Mail
 from ergodrift.distributed.peers import Surveyed
+from ergodrift.distributed.privacy import Privacy
 from ergodrift.distributed.roster import Roster
 from ergodrift.distributed.serialization import serialize
 from ergodrift.distributed.wire import WalkSpec
@@ -37,6 +40,7 @@ from ergodrift.solve.feasibility import feasibility as least_worst
 from ergodrift.trust.certificate import Certificate, verdicts
 from ergodrift.types import PyTree
 
+NOISE_ERROR = 0.05  # the probability that the noise of `Privacy` is larger than a feasibility allows for
 CHUNK = 4096  # questions in one message
 TOLERANCE, MOST_CUTS = 1e-7, 60  # of a feasibility: how exact, and how often all agents are asked at most
 
@@ -58,12 +62,14 @@ class Survey(NamedTuple):
         values: (agents, ...) their values and slopes there; 0 where there was no answer.
         answered: (agents,) who did.
         missing: why not, by name.
+        guards: (agents,) the `Privacy` of each one's answers.
     """
 
     x: PyTree
     values: Values
     answered: np.ndarray
     missing: dict[str, str]
+    guards: list[Privacy | None]
 
     def problem(self, geometry: Any) -> Problem:
         """The problem with the tangent planes at x in the place of its functions: the same values and slopes there."""
@@ -116,9 +122,9 @@ def survey(network: Surveyed, problem: Problem, x: PyTree, patience: float) -> S
             for message, rows, good in mail.receive():
                 if rows is not None:
                     words[message.rows], answered[message.rows] = rows, good
-        missing = people.absences
+        missing, guards = people.absences, guards_of(network.agents, people.ready)
     values = jax.vmap(lambda row: wire.unpack(row, like))(jnp.asarray(words))
-    return Survey(x, Values(*jax.tree.map(lambda leaf: np.asarray(leaf, float), values)), answered, missing)
+    return Survey(x, Values(*jax.tree.map(lambda leaf: np.asarray(leaf, float), values)), answered, missing, guards)
 
 
 class Evaluation(NamedTuple):
@@ -164,20 +170,19 @@ def evaluate(
     rows = np.where(found.answered[:, None], found.values.constraints, np.nan)
     columns = dict(zip(names, rows.T, strict=True))
     mean = {name: float(np.nansum(law * column)) for name, column in columns.items()}
-    return Evaluation(mean, columns, noise_of(network, law), costs(network), found.missing)
+    return Evaluation(mean, columns, noise_of(found, law), costs(found, network.names), found.missing)
 
 
-def noise_of(network: Surveyed, law: np.ndarray, part: str = "constraints") -> float:
+def noise_of(found: Survey, law: np.ndarray, part: str = "constraints") -> float:
     """The standard deviation of the noise in a mean of answers under this law."""
-    guards = [agent.privacy for agent in network.agents]
-    scales = [guard.noise * dict(guard.bounds)[part] if guard else 0.0 for guard in guards]
+    scales = [guard.noise * dict(guard.bounds)[part] if guard else 0.0 for guard in found.guards]
     return float(np.sqrt(np.sum(np.square(law * np.array(scales)))))
 
 
-def costs(network: Surveyed, answers: int = 1) -> dict[str, float]:
-    """epsilon of so many answers of each agent with noise."""
-    noisy = ((name, agent.privacy) for name, agent in zip(network.names, network.agents, strict=True))
-    return {name: privacy.epsilon(answers) for name, privacy in noisy if privacy and privacy.noise > 0}
+def costs(found: Survey, names: list[str]) -> dict[str, float]:
+    """epsilon of one answer of each agent with noise."""
+    noisy = zip(names, found.guards, strict=True)
+    return {name: privacy.epsilon(1) for name, privacy in noisy if privacy and privacy.noise > 0}
 
 
 def table(found: Survey, chain: MarkovChain) -> MarkovSource:
@@ -188,21 +193,18 @@ def table(found: Survey, chain: MarkovChain) -> MarkovSource:
     return MarkovSource(chain, found.values)
 
 
-def widened(certificate: Certificate, network: Surveyed, law: np.ndarray) -> Certificate:
+def widened(certificate: Certificate, found: Survey, law: np.ndarray) -> Certificate:
     """The certificate with the noise of `Privacy` accounted for, at the same confidence (Bonferroni)."""
-    spread = noise_of(network, law)
-    clipped = [name for name, agent in zip(network.names, network.agents, strict=True) if agent.privacy]
-    if not clipped:
-        return certificate
+    spread = noise_of(found, law)
+    said = f"answers of {sum(map(bool, found.guards))} agents were clipped, which no interval can account for"
+    if spread == 0:
+        return dataclasses.replace(certificate, warnings=[*certificate.warnings, said])
     # Half of the error goes to the samples, half to the noise: the intervals were asked for at half the error.
     error = (1 - certificate.confidence) / max(len(certificate.lower), 1)
     more = statistics.NormalDist().inv_cdf(1 - error / 2) * spread
     lower, upper = certificate.lower - more, certificate.upper + more
-    said = (
-        f"answers of {len(clipped)} agents were clipped, which no interval can account for"
-        + f"; intervals are {more:.3g} wider on each side for the noise" * (spread > 0)
-    )
-    loss = statistics.NormalDist().inv_cdf(1 - (1 - certificate.confidence) / 2) * noise_of(network, law, "loss")
+    said += f"; intervals are {more:.3g} wider on each side for the noise"
+    loss = statistics.NormalDist().inv_cdf(1 - (1 - certificate.confidence) / 2) * noise_of(found, law, "loss")
     return dataclasses.replace(
         certificate,
         lower=lower,
@@ -218,29 +220,51 @@ def widened(certificate: Certificate, network: Surveyed, law: np.ndarray) -> Cer
 def mean_plane(found: Survey, law: np.ndarray) -> Values:
     """The tangent plane of the mean over the agents who answered, under a law."""
     law = np.where(found.answered, law, 0)
+    if not law.any():
+        raise RuntimeError(f"no agent of those that count answered: {found.missing}")
     return jax.tree.map(lambda leaf: np.tensordot(law / law.sum(), leaf, axes=1), found.values)
 
 
 def feasibility(network: Surveyed, problem: Problem, law: np.ndarray, x0: PyTree, patience: float) -> Feasibility:
-    """Cutting planes: the mean constraints are asked for at a point, and the next point is the best of all planes."""
+    """Cutting planes: the mean constraints are asked for at a point, and the next point is the best of all planes.
+
+    Noise moves the height of every plane, and its slopes over the way across the domain: no more than `doubt` in all of
+    them, with probability 1 - `NOISE_ERROR`.
+    """
     x, cuts, best = x0, [], None
     while True:
-        plane = mean_plane(survey(network, problem, x, patience), law)
+        asked = survey(network, problem, x, patience)
+        plane, doubt = mean_plane(asked, law), _doubt(asked, law, problem)
         at_zero = plane.constraints - np.array([_inner(slope, x) for slope in _each(plane.constraint_jac)])
         cuts.append((at_zero, plane.constraint_jac))
         if best is None or plane.constraints.max() < best[1].max():
             best = x, plane.constraints
         found = least_worst(_model(problem, cuts), IIDSource({"one": np.zeros(1)}), x0)
         size = 1 + max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(plane.constraint_jac))
-        if best[1].max() - found.least <= TOLERANCE * size or len(cuts) == MOST_CUTS:
+        if best[1].max() - found.least <= TOLERANCE * size + sum(doubt) or len(cuts) == MOST_CUTS:
             break
         x = found.x
     rows = len(best[1])
     shares = np.asarray(found.multipliers).reshape(len(cuts), rows).sum(axis=0)
-    gap = float(best[1].max() - found.least)
+    worst, least = float(best[1].max()) + doubt[0], found.least - sum(doubt)
     conflict = tuple(sorted({row % rows for row in found.conflict}))
-    verdict = found.verdict if gap <= TOLERANCE * size else "slater" if best[1].max() < 0 else "edge"
-    return Feasibility(float(best[1].max()), best[0], best[1], shares, conflict, verdict, gap, found.least)
+    verdict = found.verdict if worst - least <= TOLERANCE * size else "slater" if worst < 0 else "edge"
+    if sum(doubt) > 0:
+        verdict = "infeasible" if least > 0 else verdict if worst < 0 else "edge"
+        conflict = conflict if least > 0 else ()
+    return Feasibility(worst, best[0], best[1], shares, conflict, verdict, worst - least, least)
+
+
+def _doubt(asked: Survey, law: np.ndarray, problem: Problem) -> tuple[float, float]:
+    """How far noise may move a mean constraint at the point asked, and beyond that, what its plane says elsewhere."""
+    law = np.where(asked.answered, law, 0) / law[asked.answered].sum()
+    height, slope = noise_of(asked, law), noise_of(asked, law, "constraint_jac")
+    if height == 0:
+        return 0.0, 0.0
+    error = NOISE_ERROR / (2 * MOST_CUTS * len(asked.values.constraints[0]))  # of one plane's height, and of its slope
+    size = sum(np.size(leaf) for leaf in jax.tree.leaves(asked.x))
+    across = 2 * float(problem.geometry.reach(asked.x))
+    return height * statistics.NormalDist().inv_cdf(1 - error / 2), slope * float(np.sqrt(chdtri(size, error))) * across
 
 
 def _model(problem: Problem, cuts: list[tuple[np.ndarray, PyTree]]) -> Problem:

@@ -23,7 +23,7 @@ from ergodrift.data.source import path_keys, seed_keys
 from ergodrift.data.stream import TableStream
 from ergodrift.data.tables import MarkovSource
 from ergodrift.distributed import wire
-from ergodrift.distributed.agent import Agent
+from ergodrift.distributed.agent import Agent, guards_of
 from ergodrift.distributed.arguments import check_memory, checked_paths, hops_at, importance
 from ergodrift.distributed.free_loop import FreeLoop
 from ergodrift.distributed.gathering import gather
@@ -32,7 +32,6 @@ from ergodrift.distributed.hosts import Crowd
 from ergodrift.distributed.mail import Mail
 from ergodrift.distributed.network import Network, agent_list, agent_names
 from ergodrift.distributed.outcome import Arrivals, Walk
-from ergodrift.distributed.privacy import Privacy
 from ergodrift.distributed.remote import checkpoint_at, is_remote
 from ergodrift.distributed.replies import Ready
 from ergodrift.distributed.robust import Bounds, checked_bounds
@@ -355,11 +354,7 @@ def _epsilon(
     for group, own in enumerate(members or ()):
         counts |= dict.fromkeys(own, asked[group] // len(own))
     costs: dict[str, float] = {}
-    for agent, (name, own) in enumerate(zip(network.names, network.agents, strict=True)):
-        privacy = own.privacy
-        if agent in ready:  # its own word counts: the owner of its machine may want more than the hub has said
-            told = ready[agent].privacy
-            privacy = Privacy(*told) if told else None
+    for agent, privacy in enumerate(guards_of(network.agents, ready)):
         if privacy is not None and privacy.noise > 0:
-            costs[name] = privacy.epsilon(counts[agent])
+            costs[network.names[agent]] = privacy.epsilon(counts[agent])
     return costs
