@@ -1,4 +1,5 @@
 """The section of networks: how settings are chosen, what oscillation is, who is missing, and the parts of the page."""
+# pyright: reportMissingImports=false, reportMissingModuleSource=false
 
 import dataclasses
 import importlib.util
