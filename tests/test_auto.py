@@ -194,6 +194,7 @@ def test_memory_is_tried_beside_what_forgets():
     assert names[0] == "SRDPP"
 
 
+@pytest.mark.slow
 def test_storms_ask_for_no_caution():
     """Shares whose returns come in storms: a gradient's long-run variance is large, and yet nothing leads astray."""
     rng = np.random.default_rng(0)

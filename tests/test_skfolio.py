@@ -32,6 +32,7 @@ def returns(rows: int = 600, assets: int = 4, seed: int = 0) -> np.ndarray:
     )
 
 
+@pytest.mark.slow
 def test_chunks_do_not_matter():
     X = returns()
     whole = OnlineConstrainedPortfolio(max_cvar=0.02).fit(X)

@@ -248,6 +248,7 @@ def test_an_accuracy_that_is_asked_for_is_kept():
     assert "log" in steps(wanted, jnp.ones(3))
 
 
+@pytest.mark.slow
 def test_fast_logarithms_can_be_turned_off_after_they_were_used():
     """For a problem with the very same functions, which JAX has compiled already."""
 

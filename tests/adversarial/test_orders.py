@@ -271,6 +271,7 @@ ANY = st.tuples(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(
     max_examples=8,
     deadline=None,

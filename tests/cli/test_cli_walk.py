@@ -158,6 +158,7 @@ def test_clipping_alone_leaves_valid_json(cluster, tmp_path):
     assert {agent["epsilon"] for agent in found["walk"]["agents"]} == {None}
 
 
+@pytest.mark.slow
 def test_local_rounds_are_studied_as_the_page_says():
     """The table has a row for each algorithm and k; fewer visits for the same samples do not help."""
     table = local_rounds_study(["edpp"], rounds=(1, 4), visits=30, tokens=8)

@@ -322,6 +322,7 @@ def test_what_the_theory_says_of_it():
     assert {"theorem 1", "theorems 2 and 3"} <= {entry.statement for entry in told.entries}
 
 
+@pytest.mark.slow
 def test_beside_another_source():
     losses = ed.SeriesSource(np.linspace(0.0, 1.0, 300))
     problem = ed.Problem(

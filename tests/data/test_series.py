@@ -216,6 +216,7 @@ def test_a_record_stays_training_data_whatever_its_order(slow):
     assert result.certify(ed.SeriesSource(head[900:])).num_samples == 1100
 
 
+@pytest.mark.slow
 def test_auto_looks_at_one_pass_and_is_never_worse_than_x0(slow):
     x0 = np.zeros(1)
     for options in (VARIANTS[0], VARIANTS[4]):

@@ -70,6 +70,7 @@ def test_batches_of_one_row_are_rows():
     assert plain.paths(1, 23).shape == one.paths(1, 23).shape
 
 
+@pytest.mark.slow
 def test_linear_models_and_problems_agree_about_batches():
     features, labels = RNG.normal(size=(11, 6, 2)), RNG.choice([-1.0, 1.0], size=(11, 6))
     model = ed.LinearModel("logistic", ed.Ball(2.0))
@@ -81,6 +82,7 @@ def test_linear_models_and_problems_agree_about_batches():
     assert np.allclose(ours.constraint_sum, theirs.constraint_sum, atol=100 * rounding())
 
 
+@pytest.mark.slow
 def test_metrics_are_sums_over_rows_divided_by_the_batch():
     source = ed.SeriesSource(ROWS, epochs=3, order="shuffled", batch=4)
     grid = [1, 6, 7, 17, 18]

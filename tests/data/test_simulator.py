@@ -240,6 +240,7 @@ def tracking(mean, bound):
     return problem, gap
 
 
+@pytest.mark.slow
 def test_the_error_bars_of_metrics_are_those_of_the_simulated_law():
     """Against the spread over many simulated paths of what each of them would give, which is known in closed form."""
     mean, bound = 1.3, 1.95
@@ -278,6 +279,7 @@ def test_errors_are_shown_where_metrics_are_read_and_nowhere_else():
     assert "+-" not in str(exact)
 
 
+@pytest.mark.slow
 def test_errors_where_losses_and_constraints_have_paths_of_their_own():
     simulated = ed.SimulatorSource(autoregression(0.5, 1.0), start=1.0)
     known = ed.IIDSource(np.array([0.0, 2.0]))

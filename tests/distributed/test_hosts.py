@@ -168,6 +168,7 @@ def test_one_of_many_in_a_process_takes_nobody_with_it(cluster, caplog):
     assert "secret" not in caplog.text + str(found)
 
 
+@pytest.mark.slow
 def test_one_of_many_in_a_process_is_judged_by_its_own_answers(cluster, caplog):
     """As one in a process of its own would be: told of, or set aside where bounds are asked for; nobody else is."""
     data = np.random.default_rng(0).normal(size=(AGENTS, 4, 3))

@@ -75,6 +75,7 @@ def test_partitions(tmp_path):
     assert [agent.name for agent in dd.partitions(tmp_path / "own")] == ["site"]
 
 
+@pytest.mark.slow
 @pytest.mark.x64("walks equal their simulation to float64's digits")
 def test_a_law_that_is_not_the_chains_own(network):
     """Answers weighed by law / stationary: `run` on a problem with these weights. On a directed graph, in this case."""
@@ -94,6 +95,7 @@ def test_a_law_that_is_not_the_chains_own(network):
         walk(network, law="uniform", local_rounds=2)
 
 
+@pytest.mark.slow
 @pytest.mark.x64("walks equal their simulation to float64's digits")
 def test_what_is_told_on_the_way(network, tmp_path):
     route = dd.SelfRepellent(ed.MarkovChain.from_graph(GRAPH))

@@ -32,7 +32,7 @@ AT_ZERO = ed.Reference(ZERO, 0.0, np.zeros(2), np.zeros(2), 0.0)  # what regret 
 
 
 @pytest.mark.parametrize(
-    "name", ["edpp", "mdpp", "rdpp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("adpp", "pd"))]
+    "name", ["edpp", "rdpp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mdpp", "adpp", "pd"))]
 )
 def test_a_walk_is_the_run_on_the_pooled_data(network, name):
     """Tokens are seeds, whose paths the walk draws itself; local rounds repeat every state of the path."""
@@ -70,6 +70,7 @@ def test_float32(network):
         np.testing.assert_allclose(found, wanted, rtol=1e-12)  # the path of the walk is known, repeats included
 
 
+@pytest.mark.slow
 def test_a_point_of_several_parts_and_averages(network):
     """The agents' data are those of one vector, which the parts make up."""
     geometry = ed.Product({"ball": ed.Ball(1.5), "box": ed.Box(-0.5, 0.5)})
@@ -111,6 +112,7 @@ def test_the_bar_shows_hops_visits_and_bytes(network, monkeypatch):
     assert re.fullmatch(r"; [\d,]+ hops/s, \d+ to \d+ visits per agent, 0\.0 MB", notes[-1][1])
 
 
+@pytest.mark.slow
 def test_bytes_do_not_grow_with_the_data(cluster):
     """Raw rows never leave: an agent with a thousand times the data sends as much."""
     problem = ed.Problem(lambda x, xi: jnp.mean((x - xi) ** 2), lambda x, xi: x[:1] - jnp.mean(xi), ed.Ball(1.0))

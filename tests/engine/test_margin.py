@@ -227,6 +227,7 @@ def test_a_constraint_without_chance_is_met_exactly():
     assert (result.solution[:, 0] > 0.2).all()
 
 
+@pytest.mark.slow
 def test_simulators_and_pairs_of_sources_have_margins_too():
     class Walk(ed.Source):
         def init(self, key):
@@ -243,6 +244,7 @@ def test_simulators_and_pairs_of_sources_have_margins_too():
     assert ed.run(ed.adpp(), apart, pair, x0=X0, margin="auto").tightening.share >= 0.95
 
 
+@pytest.mark.slow
 def test_what_cannot_be_had_is_said_and_the_best_is_returned():
     tight = ed.Problem(squares, lambda x, xi: jnp.stack([x[0] + xi[0] - 0.7, -x[0] - xi[0] + 0.66]), ed.Ball(2.0))
     with pytest.warns(UserWarning, match="no margin was found with which 95% of runs are certified on 500 samples"):

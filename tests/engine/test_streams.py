@@ -365,6 +365,7 @@ def test_few_compilations_whatever_the_lengths():
     assert said.count("Finished XLA compilation of jit(advance)") == 1
 
 
+@pytest.mark.slow
 def test_auto_looks_at_the_head_of_a_stream():
     source = ed.StreamSource(iter(cut(DATA, [100])))
     algorithm = ed.auto(PROBLEM, source, X0)

@@ -142,6 +142,7 @@ def test_steps_are_as_short_as_the_template_says():
         assert np.linalg.norm(state.x - before.x) <= np.linalg.norm(direction) / (2 * alpha) + DIGITS
 
 
+@pytest.mark.slow
 def test_float32_sums_do_not_drift():
     data = jax.tree.map(np.float32, DATA)
     source = ed.MarkovSource(CHAIN, data)

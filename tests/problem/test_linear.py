@@ -98,6 +98,7 @@ def run(problem, data, algorithm=None):
     return ed.run(algorithm, problem, source, x0=np.zeros(4), num_samples=500, seeds=2, record=5)
 
 
+@pytest.mark.slow
 @pytest.mark.x64("its digits are those of float64")
 def test_runs_agree_with_the_plain_problem_dense_and_sparse():
     model, data = model_and_data("logistic")

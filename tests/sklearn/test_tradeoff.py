@@ -15,6 +15,7 @@ def rows():
     return X, (X @ [1.5, 1.0, 0.0] + rng.logistic(size=4000) > 0.5).astype(int), group
 
 
+@pytest.mark.slow
 def test_loss_against_limit(rows):
     X, y, group = rows
     fitted = ConstrainedClassifier(constraints=DemographicParity(0.2), random_state=0)

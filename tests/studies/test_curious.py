@@ -15,6 +15,7 @@ def test_a_curious_hub_has_all_rows_of_a_small_agent(rows, visits):
     assert distance(recovered(seen, rows), truth) < 1e-9
 
 
+@pytest.mark.slow
 def test_noise_takes_them_away():
     assert learned(4, 100, 0.1, lives=1) > 0.3
 

@@ -225,6 +225,7 @@ def ran(algorithm: Any, **options: Any) -> ed.Result:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_steps_below_the_rounding_of_the_point_cross_no_lemma():
     source = ed.MarkovSource(ed.MarkovChain([[0.9, 0.1], [0.3, 0.7]]), np.array([[0.8, 0.1], [0.2, 2.7]]))
     problem = ed.Problem(lambda x, xi: 1e-9 * jnp.sum((x - xi) ** 2), lambda x, xi: 1e-9 * (x[:1] - 0.9), ed.Ball(1.0))
@@ -233,6 +234,7 @@ def test_steps_below_the_rounding_of_the_point_cross_no_lemma():
     assert "< -999%" in str(checked)
 
 
+@pytest.mark.slow
 def test_along_a_run_is_the_run():
     """Queue and violation of the second pass are those of `run`."""
     result = ran(ed.edpp(3.0))

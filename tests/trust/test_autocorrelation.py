@@ -55,7 +55,7 @@ def test_block_length_grows_with_the_cube_root():
     assert np.median(block_length(ar1(lam, n, columns=20))) == pytest.approx(truth, rel=0.15)
 
 
-@pytest.mark.parametrize("tau", [1, 3, 30])
+@pytest.mark.parametrize("tau", [1, 3, pytest.param(30, marks=pytest.mark.slow)])
 def test_relaxation_time_of_ar1(tau):
     fits = [relaxation(column) for column in ar1(1 - 1 / tau, 200 * tau, columns=40).T]
     assert np.median([fit.tau for fit in fits]) == pytest.approx(tau, rel=0.15)

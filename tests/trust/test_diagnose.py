@@ -136,6 +136,7 @@ def test_the_call_that_is_recommended_is_python():
     assert "tau_mix ≈ 4,989 [" in found.summary
 
 
+@pytest.mark.slow
 def test_a_recorded_series_with_a_problem_and_independent_draws():
     y = ar1(0.9, 5000)[:, 0]
     assert ed.diagnose(y, PROBLEM, np.array([0.3])).tau_mix == pytest.approx(10, rel=0.4)
