@@ -48,7 +48,7 @@ cov: $(READY) ## the tests once more, and which lines of the package they reach;
 
 bench: $(READY) ## measure; prints ratios and writes bench-results/*.json
 	-$(BIN)/pip install --quiet -r benchmarks/requirements.lock
-	for name in one_seed why step_overhead online_step stream memory_cost experiment growth sparse reference tables \
+	for name in one_seed why step_overhead scalefree_cost online_step stream memory_cost experiment growth sparse reference tables \
 	  optax_cost cold_start walk walk_scale federated fleet; do \
 	  $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
