@@ -20,7 +20,7 @@ Var: TypeAlias = Any  # a variable or literal of a jaxpr
 Jaxpr: TypeAlias = Any
 # Numbers that a loop changes. An inner loop has them in registers, which hold no more, and without them there is little
 # to gain; one around it is gone through seldom, and can leave most of its own in memory meanwhile.
-MOST_CARRIED, MOST_AROUND = 320, 1024
+MOST_CARRIED, MOST_AROUND = 352, 1024
 KEPT_WHOLE = {"sum_of_logs"}  # functions with a rule of their own
 INNER = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
          "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr",
