@@ -130,6 +130,8 @@ def test_a_text_that_does_not_say_all_is_not_relied_on():
 
     assert text(0) == text(0) != text(1)
     assert _lowered(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), ZERO) is None
+    if jax.__version_info__ < (0, 10):  # cannot lower a function in this mode
+        return
     # Read when JAX starts; its authors mean to make it the only way.
     environment = {**os.environ, "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", HOISTED], env=environment, check=True, timeout=120)
