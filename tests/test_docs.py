@@ -77,8 +77,8 @@ def test_no_page_has_lost_a_line(page):
     text = page.read_text()
     prose, *odd = re.split(r"^(```[^\n]*)", re.sub(r"^( *)```\S.*?^\1```$", "", text, flags=re.S | re.M), flags=re.M)
     assert not odd, "a block without a language, or without an end"
-    fragments = re.findall(r"\n\n( {1,3}[^\s|-].*)", re.sub(r"^( *[-*] |\d+\. ).*?(?=\n\S)", "", prose, flags=re.S | re.M))
-    assert not fragments
+    paragraphs = re.sub(r"^(?: *[-*]|\d+\.) .*?(?=\n\S)", "", prose, flags=re.S | re.M)  # but for items
+    assert not re.findall(r"\n\n( {1,3}[^\s|].*)", paragraphs)
     assert not re.findall(r"^(?:def|import|assert) .*", prose, flags=re.M)
 
 
