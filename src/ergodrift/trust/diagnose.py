@@ -15,6 +15,7 @@ from ergodrift.data.series import SeriesSource
 from ergodrift.data.source import Source
 from ergodrift.data.tables import stacked
 from ergodrift.problem import Problem
+from ergodrift.problem.point import as_point
 from ergodrift.trust.autocorrelation import LEAST, autocovariance, block_length, checked_series, integrated_time
 from ergodrift.trust.relaxation import relaxation
 from ergodrift.trust.stationarity import detrend
@@ -174,6 +175,8 @@ def diagnose(
     confidence = check.number("confidence", confidence, above=0.5, below=1)
     if (problem is None) != (x is None):
         raise ValueError("problem and x go together: pass both, or neither")
+    check.untraced("diagnose", source_or_series, x)
+    x = None if x is None else as_point("x", x)
     if num_samples is not None:
         check.integer("num_samples", num_samples, at_least=LEAST)
     known: int | None = None
