@@ -11,6 +11,7 @@ import numpy as np
 
 from ergodrift._core import check
 from ergodrift._core.arrays import as_arrays
+from ergodrift._core.extras import absent
 from ergodrift.data.series import SeriesSource
 from ergodrift.data.source import Source
 from ergodrift.data.tables import stacked
@@ -120,7 +121,10 @@ class Diagnosis:
 
     def plot(self) -> Any:
         """A matplotlib figure: autocorrelations up to 6 mixing times, and the path."""
-        import matplotlib.pyplot as plt
+        try:
+            import matplotlib.pyplot as plt
+        except ModuleNotFoundError as error:
+            raise absent("plot", "plots", error) from error
 
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
         shown = self.series[:, :6]
