@@ -91,7 +91,7 @@ html_theme_options = {
     "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher", "navbar-icon-links"],
     "show_toc_level": 2,
-    "secondary_sidebar_items": ["page-toc", "sg_download_links", "sg_launcher_links"],
+    "secondary_sidebar_items": {"**": ["page-toc", "sg_download_links"], "gallery/index": ["page-toc"]},
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
     "pygments_light_style": "a11y-high-contrast-light",

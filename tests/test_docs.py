@@ -71,6 +71,17 @@ def test_lines_wrap_at_100(page):
     assert not wide
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_page_has_lost_a_line(page):
+    """Blocks say what they hold and end; no paragraph begins in the middle of an item, no code stands among prose."""
+    text = page.read_text()
+    prose, *odd = re.split(r"^(```[^\n]*)", re.sub(r"^( *)```\S.*?^\1```$", "", text, flags=re.S | re.M), flags=re.M)
+    assert not odd, "a block without a language, or without an end"
+    paragraphs = re.sub(r"^(?: *[-*]|\d+\.) .*?(?=\n\S)", "", prose, flags=re.S | re.M)  # but for items
+    assert not re.findall(r"\n\n( {1,3}[^\s|].*)", paragraphs)
+    assert not re.findall(r"^(?:def|import|assert) .*", prose, flags=re.M)
+
+
 def test_choose_says_what_the_benchmark_found():
     """The page of advice repeats three counts of the page of results."""
     found = [" ".join((ROOT / "docs" / page).read_text().split()) for page in ("laboratory/peers.md", "choose.md")]

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import os
 import re
 import subprocess
@@ -72,6 +73,16 @@ def test_the_core_imports_jax_numpy_and_scipy_only():
         if room in CORE:
             others = {f"ergodrift.{name}" for name in FACES} & {name for name, _ in imports(path)}
             assert not others, f"{path.name} imports {others}, which needs an extra"
+
+
+@pytest.mark.parametrize("face", ["sklearn", "optax", "torch", "skfolio"])
+def test_a_face_without_its_package_says_what_to_install(face, monkeypatch):
+    monkeypatch.setitem(sys.modules, face, None)  # as if it were not there
+    monkeypatch.delitem(sys.modules, f"ergodrift.{face}", raising=False)
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"ergodrift\.{face} needs {face}: pip install 'ergodrift\[{face}\]'"
+    ):
+        importlib.import_module(f"ergodrift.{face}")
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from ergodrift._core import check, tree
+from ergodrift._core.extras import absent
 from ergodrift.geometry import Geometry
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.estimator import SingleSample
@@ -18,6 +18,11 @@ from ergodrift.methods.rates import Rates
 from ergodrift.methods.scalefree import ScaledDrift, SharedDrift
 from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule
 from ergodrift.types import Feedback, PyTree, Scalar, Sizes, State
+
+try:
+    import optax
+except ModuleNotFoundError as error:
+    raise absent("ergodrift.optax", "optax", error) from error
 
 X = TypeVar("X")
 Rule: TypeAlias = DriftPlusPenalty | ScaledDrift

@@ -8,15 +8,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from skfolio.optimization import BaseOptimization, ObjectiveFunction
-from sklearn.utils.validation import validate_data
 
 from ergodrift._core import check
+from ergodrift._core.extras import absent
 from ergodrift.engine.learner import Learner
 from ergodrift.geometry import Box, CappedSimplex, Geometry, Product, Simplex
 from ergodrift.methods.algorithms import Algorithm, sdpp
 from ergodrift.problem import Problem
 from ergodrift.types import PyTree
+
+try:
+    from skfolio.optimization import BaseOptimization, ObjectiveFunction
+    from sklearn.utils.validation import validate_data
+except ModuleNotFoundError as error:
+    raise absent("ergodrift.skfolio", "skfolio", error) from error
 
 WORST = 0.2  # a loss of a day, as a fraction, that bounds the value at risk
 GOALS = (ObjectiveFunction.MINIMIZE_RISK, ObjectiveFunction.MAXIMIZE_RETURN)

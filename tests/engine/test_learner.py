@@ -134,6 +134,8 @@ def test_what_one_sample_is():
     problem = ed.Problem(lambda x, xi: jnp.sum((x - xi) ** 2), lambda x, xi: x[:1] - 0.3, ed.Ball(2.0))
     with pytest.raises(ValueError, match=r"may be one sample or several.*example="):
         ed.Learner(ed.sdpp(), problem, np.zeros(2)).learn(np.ones(2))
+    with pytest.raises(ValueError, match=r"may be one sample or several.*example="):
+        ed.Learner(ed.sdpp(), problem, np.zeros(2)).learn([1.0, 1.0])
     learner = ed.Learner(ed.sdpp(), problem, np.zeros(2), example=np.ones(2))
     learner.learn(np.ones((5, 2)))
     learner.learn(np.ones(2))
@@ -143,6 +145,22 @@ def test_what_one_sample_is():
     assert first.samples_seen == 1
     with pytest.raises(ValueError, match=r"loss\(x, xi\) fails"):
         ed.Learner(ed.sdpp(), PROBLEM, X0).learn({"a": np.ones((4, 7)), "b": np.ones(4), "n": np.ones(4)})
+
+
+@pytest.mark.parametrize("kind", ["table", "fields", "dicts"])
+def test_a_table_is_rows_where_it_could_be_one_sample_too(kind):
+    pandas = pytest.importorskip("pandas")
+    problem = ed.Problem(
+        lambda x, xi: x[0], lambda x, xi: jnp.maximum(xi["d"] - x, 0.0) - 1.0, ed.Box(np.zeros(1), np.full(1, 9.0))
+    )
+    table = pandas.DataFrame({"d": RNG.uniform(0, 5, 64)})
+    rows = {"table": table, "fields": table.to_records(index=False).view(np.ndarray), "dicts": table.to_dict("records")}
+    learner = ed.Learner(ed.sdpp(), problem, np.zeros(1))
+    learner.learn(rows[kind])
+    assert learner.samples_seen == 64
+    np.testing.assert_array_equal(
+        learner.solution, ed.run(ed.sdpp(), problem, ed.SeriesSource(table), x0=np.zeros(1)).solution[0]
+    )
 
 
 def test_samples_of_many_kinds():

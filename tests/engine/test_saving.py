@@ -328,6 +328,14 @@ def test_other_files_are_refused_by_name(tmp_path):
         )
 
 
+def test_where_nothing_can_be_written_the_path_is_named(tmp_path):
+    result = run(num_samples=100)
+    with pytest.raises(FileNotFoundError, match=r"x\.npz cannot be written: there is no folder .*/none; make it first"):
+        result.save(tmp_path / "none" / "x.npz")
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        result.save(tmp_path)
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "result.npz"
     run().save(path)

@@ -143,6 +143,11 @@ def test_check_counts_the_constraints(constraints, count):
         (quadratic, lambda x, xi: jnp.ones(2, int), "constraints(x, xi) must return one floating-point array, got"),
         (quadratic, lambda x, xi: [x[0], x[1]], "constraints(x, xi) must return one floating-point array, got"),
         (quadratic, lambda x, xi: None, "constraints(x, xi) must return one floating-point array, got"),
+        (quadratic, lambda x, xi: [x[0], x[1]], "got list [(), ()]; write jnp.stack([...])"),
+        (quadratic, lambda x, xi: x > 0, "got bool; write .astype(x.dtype)"),
+        (lambda x, xi: {"price": 1.0}["demand"] * x[0], linear, "fails for shapes x (2,), xi (2,): no 'demand'"),
+        (lambda x, xi: x[0] if x[0] > 0 else x[1], linear, "write jnp.where(condition, a, b) in the place of `if`"),
+        (lambda x, xi: np.maximum(x, 0.0).sum(), linear, "write jnp.maximum in the place of np.maximum"),
         (quadratic, broken, "constraints(x, xi) fails for shapes x (2,), xi (2,): the sky fell"),
     ],
 )  # fmt: skip

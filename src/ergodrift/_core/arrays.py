@@ -38,6 +38,15 @@ def as_arrays(name: str, data: PyTree) -> PyTree:
     )
 
 
+def listed(name: str, value: PyTree) -> PyTree:
+    """A pytree in which lists of numbers, or of rows of them, are arrays; all else stays what it is."""
+
+    def is_list(part: PyTree) -> bool:
+        return type(part) is list and _is_whole(part)
+
+    return jax.tree.map(lambda part: as_arrays(name, part) if is_list(part) else part, value, is_leaf=is_list)
+
+
 def columns_of(value: PyTree) -> PyTree:
     """A table as a dict of its columns; anything else as it is."""
     if isinstance(value, np.ndarray) and value.dtype.names:
@@ -182,7 +191,10 @@ def _refuse_kind(name: str, array: np.ndarray) -> NoReturn:
     if array.ndim == 0:
         found = f"{type(array.item()).__name__}, not an array of numbers"
     elif array.size and array.dtype.kind == "O":
-        odd = next((entry for entry in array.flat if not isinstance(entry, bool | int | float)), array.flat[0])
+        numbers = [isinstance(entry, bool | int | float) for entry in array.flat]
+        if all(numbers) and all(abs(entry) < 2**63 for entry in array.flat):
+            raise ValueError(f"{name} holds numbers as Python objects; write .astype(float)")
+        odd = array.flat[0] if all(numbers) else array.flat[numbers.index(False)]
         found = f"objects, not numbers, such as {odd!r}"
     else:
         found = f"{array.dtype}, not numbers" + (f", such as {array.flat[0]!r}" if array.size else "")

@@ -68,13 +68,19 @@ def choice(name: str, value: str, options: tuple[str, ...]) -> str:
     return value
 
 
+def untraced(what: str, *trees: PyTree) -> None:
+    """Raise where there are tracers: `what` looks at numbers."""
+    if is_traced(*trees):
+        raise ValueError(f"{what} looks at numbers, which vmap and jit do not show: call it outside of them")
+
+
 def some(names: Iterable[object]) -> str:
     """The first eight names of many, for a message."""
     listed = [str(name) for name in names]
     return ", ".join(listed[:8]) + (", ..." if len(listed) > 8 else "")
 
 
-def finite(name: str, tree: PyTree) -> None:
+def finite(name: str, tree: PyTree, remedy: str = "clean or drop such entries before the run") -> None:
     """No NaN and no infinity in any floating leaf of `tree`."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if is_traced(leaf):
@@ -82,10 +88,7 @@ def finite(name: str, tree: PyTree) -> None:
         array = np.asarray(leaf)
         if jnp.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise ValueError(
-                f"{name}{jax.tree_util.keystr(path)} holds {array[where]} at index {where}; "
-                "clean or drop such entries before the run"
-            )
+            raise ValueError(f"{name}{jax.tree_util.keystr(path)} holds {array[where]} at index {where}; {remedy}")
 
 
 def fits(name: str, tree: PyTree) -> None:

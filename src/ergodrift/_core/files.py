@@ -36,6 +36,10 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
     What an earlier writer left behind when it was killed is removed.
     """
     path = real(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
     remove_leftovers(path)
     scratch = path.with_name(f".{path.name}.{_host()}.{os.getpid()}-{next(_numbers)}.tmp")
     with _guard:

@@ -26,6 +26,7 @@ from ergodrift.advice.settings import Setting, best_setting
 from ergodrift.advice.trial import Trial
 from ergodrift.data.source import Source
 from ergodrift.methods.algorithms import Algorithm, sdpp, srdpp
+from ergodrift.methods.given import check_kinds
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.types import Array, PyTree
@@ -71,9 +72,8 @@ def auto(
     >>> auto(problem, ed.IIDSource(np.ones((3, 1)))).reason
     'SRDPP, because the 3 states come back and are told apart, so that each can be remembered.'
     """
-    for name, value, kind in [("problem", problem, Problem), ("source", source, Source)]:
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
+    check_kinds(problem=problem, source=source)
+    check.untraced("auto", x0)
     if isinstance(x0, int) and not isinstance(x0, bool):
         raise TypeError(f"x0 must be a point of the domain, got {x0!r}; write num_samples={x0} for a number of samples")
     if num_samples is not None:

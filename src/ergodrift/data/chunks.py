@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ergodrift._core import check
+from ergodrift._core.extras import absent
 from ergodrift.data.reader import Reader
 from ergodrift.data.sampler import InOrder
 from ergodrift.data.series import SeriesSource
@@ -56,7 +57,10 @@ class StreamSource(Source):
             columns: those to read; all unless given.
             rows: the most that are read at a time.
         """
-        import pyarrow.dataset
+        try:
+            import pyarrow.dataset
+        except ModuleNotFoundError as error:
+            raise absent("StreamSource.read", "sklearn", error) from error
 
         rows = check.integer("rows", rows, at_least=1)
         path = os.fspath(path)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ergodrift._core import check
 from ergodrift._core.precision import double
+from ergodrift._core.tree import is_traced
 from ergodrift.data.sampler import BLOCK, Sampler, draw
 from ergodrift.data.stream import Simulated, Stream, padded
 from ergodrift.problem import Problem
@@ -288,6 +289,8 @@ def by_seed(leaf: np.ndarray, entry: np.ndarray, num_seeds: int, num_samples: in
 
 def seed_keys(seeds: int | Sequence[int] | Array, name: str = "seeds") -> jax.Array:
     """One key for each seed: a count, or a list of integers."""
+    if is_traced(seeds):
+        raise ValueError(f"{name} cannot be traced by vmap or jit: pass all of them at once, they run side by side")
     if isinstance(seeds, int) or np.ndim(seeds) == 0:
         numbers = list(range(check.integer(name, seeds, at_least=1)))
     else:

@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -47,6 +47,7 @@ from ergodrift.engine.checkpoint import Checkpoint, fingerprint
 from ergodrift.engine.result import Result
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
+from ergodrift.methods.given import check_kinds
 from ergodrift.methods.memory import Memory
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
@@ -157,8 +158,7 @@ def walk(
         QuorumError: too few agents are left; the checkpoint holds the walk.
         NonFiniteError: a token has become infinite by answers that are finite.
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be of type Problem, got {type(problem).__name__}: {problem!r}")
+    check_kinds(problem=problem)
     route = graph if isinstance(graph, SelfRepellent | Changing) else None
     graph = graph if route is None else route.chain
     chain = graph if isinstance(graph, MarkovChain) else MarkovChain.from_graph(graph, kind)
@@ -166,8 +166,8 @@ def walk(
         source = MarkovSource(chain, np.arange(chain.num_states))
         count = tokens if isinstance(tokens, int) else len(np.atleast_1d(tokens))
         algorithm = auto(problem, source, None, num_samples, seeds=count)
-    if not isinstance(algorithm, Algorithm):
-        raise TypeError(f"algorithm must be of type Algorithm, got {type(algorithm).__name__}: {algorithm!r}")
+    check_kinds(algorithm=algorithm)
+    algorithm = cast("Algorithm", algorithm)
     local_rounds = check.integer("local_rounds", local_rounds, at_least=1)
     num_samples = check.integer("num_samples", num_samples, at_least=1, at_most=2**31 - BLOCK)
     if num_samples % local_rounds:

@@ -20,9 +20,10 @@ from ergodrift.engine.intake import Intake
 from ergodrift.engine.lookout import Lookout
 from ergodrift.engine.recipe import KNOWN, described, made
 from ergodrift.engine.result import Result
-from ergodrift.engine.rows import checked, forms, one_sample
+from ergodrift.engine.rows import checked, forms, is_table, one_sample
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
+from ergodrift.methods.given import check_kinds
 from ergodrift.methods.method import checked_point
 from ergodrift.problem import Problem
 from ergodrift.trust.alarm import Drift
@@ -85,9 +86,7 @@ class Learner:
         save_to: str | os.PathLike[str] | None = None,
         save_every: int = 100_000,
     ) -> None:
-        for name, value, kind in [("algorithm", algorithm, Algorithm), ("problem", problem, Problem)]:
-            if not isinstance(value, kind):
-                raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
+        check_kinds(algorithm=algorithm, problem=problem)
         if algorithm.estimator.needs_state:
             raise ValueError(
                 f"algorithm: {algorithm.name} remembers which state a sample came from, which nobody tells a learner; "
@@ -253,7 +252,7 @@ class Learner:
             given = list(forms(samples))
             if all(np.shape(leaf)[:1] == (0,) for leaf in jax.tree.leaves(given[0])):
                 return None, []  # no rows, and so nothing to tell a sample from
-            intake = self._begin(one_sample(self.problem, self.x0, given))
+            intake = self._begin(one_sample(self.problem, self.x0, given, is_table(samples)))
         form = None
         for form in forms(samples):
             leaves, structure = jax.tree.flatten(form)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ergodrift._core import check
-from ergodrift._core.arrays import aligned, as_arrays
+from ergodrift._core.arrays import aligned, as_arrays, columns_of
 from ergodrift.data.stream import Transposed, is_narrow
 from ergodrift.problem import Problem
 from ergodrift.types import PyTree
@@ -136,8 +136,18 @@ def _named(samples: PyTree) -> dict[str, PyTree] | None:
     return None
 
 
-def one_sample(problem: Problem, x0: PyTree, given: list[PyTree]) -> PyTree:
-    """The first sample of what a learner was given first, in one of these forms: one sample, or a chunk of them."""
+def is_table(samples: PyTree) -> bool:
+    """Whether these are rows by their nature: a table, or a list of dicts."""
+    if isinstance(samples, list):
+        return bool(samples) and isinstance(samples[0], Mapping)
+    return np.ndim(getattr(samples, "shape", ())) == 1 and columns_of(samples) is not samples
+
+
+def one_sample(problem: Problem, x0: PyTree, given: list[PyTree], table: bool = False) -> PyTree:
+    """The first sample of what a learner was given first, in one of these forms: one sample, or a chunk of them.
+
+    A table is a chunk where it can be either.
+    """
     errors: list[Exception] = []
     for found in given:
         lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(found)}
@@ -149,11 +159,11 @@ def one_sample(problem: Problem, x0: PyTree, given: list[PyTree]) -> PyTree:
                 fitting.append(reading)
             except (TypeError, ValueError) as error:
                 errors.append(error)
-        if len(fitting) > 1:
+        if len(fitting) > 1 and not table:
             raise ValueError(
                 f"samples of shapes {jax.tree.map(np.shape, found)} may be one sample or several: the functions take "
                 "both. Say what one sample is, by Learner(..., example=sample)"
             )
         if fitting:
-            return jax.tree.map(np.asarray, fitting[0])
+            return jax.tree.map(np.asarray, fitting[-1])
     raise errors[-1]

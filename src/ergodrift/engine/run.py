@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ergodrift._core import check, tree
+from ergodrift._core.arrays import listed
 from ergodrift._core.signature import computation
 from ergodrift.data.chunks import StreamSource
 from ergodrift.data.sampler import BLOCK
@@ -35,6 +36,7 @@ from ergodrift.engine.settle import settle
 from ergodrift.engine.start import warn_of_losers
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
+from ergodrift.methods.given import check_kinds
 from ergodrift.methods.method import checked_point
 from ergodrift.methods.rates import Rates
 from ergodrift.problem import Problem
@@ -111,13 +113,7 @@ def run(
     >>> result.solution.mean(axis=0).round(1)
     Array([0.3, 0.5], dtype=float64)
     """
-    for name, value, kind in [
-        ("algorithm", algorithm, Algorithm),
-        ("problem", problem, Problem),
-        ("source", source, Source),
-    ]:
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r}")
+    check_kinds(algorithm=algorithm, problem=problem, source=source)
     if (asked := Margin.of(margin)) is not None:
         if checkpoint is not None:
             raise ValueError("checkpoint holds one run, and margin='auto' makes several: pass a margin in numbers")
@@ -141,7 +137,7 @@ def run(
     most = NEVER if num_samples is None else num_samples
     grid = thinning(record) if num_samples is None else record_grid(record, num_samples)
     keys = seed_keys(seeds)
-    x0, here = _near(x0)
+    x0, here = _near(listed("x0", x0))
     with here:
         x0 = checked_point(problem.geometry, x0)
     num_constraints = problem.check(x0, source.example)

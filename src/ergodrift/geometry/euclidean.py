@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ergodrift._core import check, tree
+from ergodrift._core.arrays import listed
 from ergodrift.geometry.base import Geometry, size
 from ergodrift.geometry.region import Region
 from ergodrift.types import Array, PyTree, Scalar
@@ -57,8 +58,11 @@ class Box(Geometry):
     def __post_init__(self) -> None:
         if tree.is_traced(self.lower, self.upper):
             return
-        for name, bound in [("lower", self.lower), ("upper", self.upper)]:
-            check.finite(name, jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), bound))
+        for name in ("lower", "upper"):
+            bound = listed(name, getattr(self, name))
+            object.__setattr__(self, name, bound)
+            numbers = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), bound)
+            check.finite(name, numbers, "a domain is bounded: write a number that x does not go beyond")
         lower, upper = self.lower, self.upper
         if _is_number(lower):
             lower = jax.tree.map(lambda _: lower, upper)
@@ -132,7 +136,8 @@ class Box(Geometry):
                 shapes = jax.tree.map(lambda b, leaf: np.ndim(b) == 0 or np.shape(b) == np.shape(leaf), bound, x)
                 if not all(jax.tree.leaves(shapes)):
                     raise ValueError(
-                        f"Box: {name} has shapes {jax.tree.map(np.shape, bound)}, x has {jax.tree.map(np.shape, x)}"
+                        f"Box: {name} has shapes {jax.tree.map(np.shape, bound)}, x has {jax.tree.map(np.shape, x)}; "
+                        "they must agree (of a solution, which has seeds in front, take solution[0])"
                     )
 
 

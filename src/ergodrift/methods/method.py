@@ -14,6 +14,7 @@ from ergodrift._core.compiled import compiled
 from ergodrift.geometry import Geometry, check_shape
 from ergodrift.methods.estimator import Estimator
 from ergodrift.methods.schedule import FeedbackSchedule, Schedule, StateSchedule
+from ergodrift.problem.point import as_point
 from ergodrift.types import Array, Feedback, Info, Key, PyTree, Scalar, Sizes, State
 
 
@@ -198,9 +199,7 @@ def _contains(geometry: Geometry, x: PyTree) -> Scalar:
 
 def checked_point(geometry: Geometry, x0: PyTree) -> PyTree:
     """x0 as arrays, after checking that it is a point of the domain."""
-    x0 = jax.tree.map(jnp.asarray, x0)
-    if not jax.tree.leaves(x0) or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(x0)):
-        raise TypeError(f"x0 must hold floating-point arrays, got {x0!r}; write jnp.zeros(3), not a list of integers")
+    x0 = jax.tree.map(jnp.asarray, as_point("x0", x0))
     kinds = sorted({leaf.dtype.name for leaf in jax.tree.leaves(x0)})
     if len(kinds) > 1:
         raise TypeError(f"x0 must hold arrays of one precision, got {' and '.join(kinds)}")

@@ -134,15 +134,27 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms", "ta
         return constraints.shape[0]
 
 
+REMEDIES: dict[type[Exception], str] = {
+    jax.errors.TracerBoolConversionError: "write jnp.where(condition, a, b) in the place of `if` and `and`. ",
+    jax.errors.TracerArrayConversionError: "write jnp.maximum in the place of np.maximum, and so on. ",
+}
+
+
 def _shape(name: str, function: Function, x: PyTree, xi: PyTree) -> jax.ShapeDtypeStruct:
     """The shape `function(x, xi)` would have; any failure inside it is reported under its name."""
     try:
         out = jax.eval_shape(function, x, xi)
     except Exception as error:
         shapes = f"x {jax.tree.map(jnp.shape, x)}, xi {jax.tree.map(jnp.shape, xi)}"
-        raise ValueError(f"{name}(x, xi) fails for shapes {shapes}: {error}") from error
-    if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
-        raise ValueError(f"{name}(x, xi) must return one floating-point array, got {out}")
+        told = f"no {error}" if isinstance(error, KeyError) else str(error)
+        remedy = next((text for kind, text in REMEDIES.items() if isinstance(error, kind)), "")
+        raise ValueError(f"{name}(x, xi) fails for shapes {shapes}: {remedy}{told}") from error
+    if not isinstance(out, jax.ShapeDtypeStruct):
+        shown = jax.tree.map(lambda leaf: leaf.shape, out)
+        hint = "; write jnp.stack([...])" if isinstance(out, list | tuple) and jax.tree.leaves(out) else ""
+        raise ValueError(f"{name}(x, xi) must return one floating-point array, got {type(out).__name__} {shown}{hint}")
+    if not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(f"{name}(x, xi) must return one floating-point array, got {out.dtype}; write .astype(x.dtype)")
     return out
 
 

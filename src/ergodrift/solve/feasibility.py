@@ -12,11 +12,14 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ergodrift._core import check
 from ergodrift._core.precision import double
 from ergodrift.data.expectation import check_parts, wide
 from ergodrift.data.source import Source
 from ergodrift.geometry.region import Linearization
+from ergodrift.methods.given import check_kinds
 from ergodrift.problem import Problem
+from ergodrift.problem.point import as_point
 from ergodrift.solve.convex import EDGE, Bar, Bend, Functions, Worst, least_worst
 from ergodrift.solve.derivatives import mean_constraints, mean_loss
 from ergodrift.solve.program import Averaged, Constraints, ScaledProgram
@@ -105,8 +108,10 @@ def feasibility(problem: Problem, source: Source, x0: PyTree = None) -> Feasibil
     >>> round(found.worst, 6), found.conflict
     (0.75, (0, 1))
     """
+    check_kinds(problem=problem, source=source)
+    check.untraced("feasibility", x0)
     with double():
-        point = wide(example_point(problem, source) if x0 is None else x0)
+        point = wide(example_point(problem, source) if x0 is None else as_point("x0", x0))
         problem.check(point, wide(source.example))
         check_parts(problem, source, point)
         program = ScaledProgram(problem, point, wide(source.loss_law), warm=x0 is not None)

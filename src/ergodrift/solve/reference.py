@@ -11,11 +11,14 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
+from ergodrift._core import check
 from ergodrift._core.precision import double
 from ergodrift.data.expectation import check_parts, wide
 from ergodrift.data.source import Law, Source
 from ergodrift.geometry.region import Linearization
+from ergodrift.methods.given import check_kinds
 from ergodrift.problem import Problem
+from ergodrift.problem.point import as_point
 from ergodrift.solve.convex import (
     EDGE,
     SOLVED,
@@ -104,8 +107,10 @@ def solve_reference(
     >>> reference.x.round(6), reference.multipliers.round(6)
     (array([1., 1.]), array([2.]))
     """
+    check_kinds(problem=problem, source=source)
+    check.untraced("solve_reference", x0)
     with double():
-        point = wide(example_point(problem, source) if x0 is None else x0)
+        point = wide(example_point(problem, source) if x0 is None else as_point("x0", x0))
         problem.check(point, wide(source.example))
         loss_law, constraint_law = wide(source.loss_law), wide(source.constraint_law)
         if loss_weights is not None:

@@ -4,6 +4,13 @@
 each other (and is the one function here that loads JAX).
 """
 
+from ergodrift._core.extras import absent
+
+try:
+    import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+except ModuleNotFoundError as error:
+    raise absent("ergodrift.torch", "torch", error) from error
+
 from ergodrift.torch.loader import diagnose
 from ergodrift.torch.optimizer import DriftPlusPenalty
 

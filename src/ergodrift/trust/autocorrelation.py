@@ -104,11 +104,6 @@ def _first(true: np.ndarray) -> np.ndarray:
     return np.where(true.any(axis=0), np.argmax(true, axis=0), len(true) - 1)
 
 
-def effective_size(series: np.ndarray, method: str = "geyer") -> np.ndarray:
-    """n / integrated_time: how many independent samples the mean of the series is worth, one entry a column."""
-    return len(series) / integrated_time(series, method)
-
-
 def block_length(series: np.ndarray) -> np.ndarray:
     """Mean block length for the stationary bootstrap of a mean, one entry a column.
 

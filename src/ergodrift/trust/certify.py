@@ -12,6 +12,7 @@ import numpy as np
 from ergodrift._core import check
 from ergodrift.data.source import Source
 from ergodrift.problem import Problem
+from ergodrift.problem.point import as_point
 from ergodrift.trust.certificate import TUNED_FOR, Certificate
 from ergodrift.trust.dependence import depends
 from ergodrift.trust.guards import unsteady
@@ -77,7 +78,12 @@ def certify(
     if isinstance(asked, Plain) and isinstance(x, Source):
         x, source = None, x
     if isinstance(asked, Plain) and x is not None:
+        if source is None:
+            raise TypeError(f"source must be a Source such as SeriesSource(data), got {type(x).__name__}")
         raise TypeError("a function of samples has no point x: certify(function, source)")
+    if isinstance(asked, Problem):
+        check.untraced("certify", x)
+        x = as_point("x", x)
     chosen = certificate_method(method)
     confidence = check.number("confidence", confidence, above=0.5, below=1)
     tau_mix = None if tau_mix is None else check.number("tau_mix", tau_mix, at_least=1)

@@ -11,10 +11,12 @@ import numpy as np
 
 from ergodrift._core import check
 from ergodrift._core.arrays import as_arrays
+from ergodrift._core.extras import absent
 from ergodrift.data.series import SeriesSource
 from ergodrift.data.source import Source
 from ergodrift.data.tables import stacked
 from ergodrift.problem import Problem
+from ergodrift.problem.point import as_point
 from ergodrift.trust.autocorrelation import LEAST, autocovariance, block_length, checked_series, integrated_time
 from ergodrift.trust.relaxation import relaxation
 from ergodrift.trust.stationarity import detrend
@@ -119,7 +121,10 @@ class Diagnosis:
 
     def plot(self) -> Any:
         """A matplotlib figure: autocorrelations up to 6 mixing times, and the path."""
-        import matplotlib.pyplot as plt
+        try:
+            import matplotlib.pyplot as plt
+        except ModuleNotFoundError as error:
+            raise absent("plot", "plots", error) from error
 
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
         shown = self.series[:, :6]
@@ -174,6 +179,8 @@ def diagnose(
     confidence = check.number("confidence", confidence, above=0.5, below=1)
     if (problem is None) != (x is None):
         raise ValueError("problem and x go together: pass both, or neither")
+    check.untraced("diagnose", source_or_series, x)
+    x = None if x is None else as_point("x", x)
     if num_samples is not None:
         check.integer("num_samples", num_samples, at_least=LEAST)
     known: int | None = None

@@ -15,6 +15,7 @@ from ergodrift._core.signature import computation
 from ergodrift.data.expectation import wide
 from ergodrift.data.series import SeriesSource
 from ergodrift.problem import Problem
+from ergodrift.problem.point import as_point
 from ergodrift.problem.rows import SAVED
 from ergodrift.trust.certificate import TUNED_FOR, Certificate
 from ergodrift.trust.dependence import depends
@@ -68,6 +69,8 @@ class Monitor:
         self.problem, self.x = problem if isinstance(problem, Problem) else Plain(problem), x
         if isinstance(self.problem, Plain) and x is not None:
             raise TypeError("a function of samples has no point x: Monitor(function)")
+        if isinstance(problem, Problem):
+            self.x = as_point("x", x)
         self.confidence = check.number("confidence", confidence, above=0.5, below=1)
         self.tau_mix = None if tau_mix is None else check.number("tau_mix", tau_mix, at_least=1)
         self.bounds = None if bounds is None else checked_bounds(bounds)
