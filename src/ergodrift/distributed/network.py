@@ -112,6 +112,8 @@ class Network:
         self.key = key or os.environ.get("ERGODRIFT_HUB_KEY")
         shared = processes is not None or len(self.agents) > MOST_ALONE
         named = zip(self.names, self.agents, strict=True)
+        if self.key is not None:
+            serialize(None, self.key)  # a key that cannot be used is no agent's fault
         self.sent = [] if shared else [_sendable(name, agent, self.key) for name, agent in named]
         self.owns_cluster = _join(self.ray, address)
         self.runtime_env = runtime_env
@@ -122,7 +124,12 @@ class Network:
         try:
             if shared:
                 cores = int(self.ray.cluster_resources().get("CPU", 1))
-                self.hosts = Hosts(self, processes or min(cores, len(self.agents)))
+                try:
+                    self.hosts = Hosts(self, processes or min(cores, len(self.agents)))
+                except Exception:
+                    for name, agent in named:  # are sent many at a time: who is it that cannot be?
+                        _sendable(name, agent, self.key)
+                    raise
                 self.actors = self.hosts.actors
                 return
             self.actors = [self._start(number) for number in range(len(self.agents))]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ergodrift.types import Feedback
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -28,6 +31,7 @@ REFUSALS = {
     "deadly": "its process ended whenever it loaded this agent's data",
 }
 MAX_TEXT = 120  # characters of a type's name, or of a place
+MOST_BYTES = 2**20  # of a reply that is no answer: an agent that says more is not heard out
 
 
 class Ready(NamedTuple):
@@ -64,8 +68,8 @@ class LostError(Exception):
         self.given_up = given_up
 
 
-def read(ray: ModuleType, ref: ObjectRef, timeout: float) -> bytes:
-    """The bytes behind a reference, once they are there.
+def read(ray: ModuleType, ref: ObjectRef, timeout: float, most: int = MOST_BYTES) -> bytes:
+    """The bytes behind a reference, once they are there; of no more than `most` a copy is made.
 
     `ray.get` unpickles whatever an agent returns or raises, and unpickling can run any code. So the object is taken
     from Ray as it travelled, and only bytes are accepted.
@@ -73,7 +77,7 @@ def read(ray: ModuleType, ref: ObjectRef, timeout: float) -> bytes:
     Raises:
         GetTimeoutError: of Ray, nothing came within `timeout` seconds.
         LostError: nothing will come.
-        NotPlainError: something else came.
+        NotPlainError: something else came, or more of it.
     """
     worker: Any = ray._private.worker.global_worker  # no public function leaves an object as it is
     if not hasattr(worker, "core_worker"):
@@ -81,6 +85,8 @@ def read(ray: ModuleType, ref: ObjectRef, timeout: float) -> bytes:
     ((data, metadata, *_),) = worker.core_worker.get_objects([ref], int(1000 * timeout))
     kind = bytes(metadata or b"").split(b",")[0]
     if kind == PLAIN:
+        if data is not None and data.size > most:
+            raise NotPlainError(f"{data.size} bytes, more than {most}")
         return b"" if data is None else data.to_pybytes()
     if not kind.isdigit():
         raise NotPlainError("an object, not with plain bytes")
@@ -128,7 +134,7 @@ def parsed(reply: bytes) -> bytes | Ready | Fault | int:
         return body
     try:
         return {READY: _ready, FAULT: _fault, HERE: int}[kind](json.loads(body))
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+    except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise NotPlainError("something that is no reply") from None
 
 
@@ -138,9 +144,12 @@ def _ready(said: dict[str, Any]) -> Ready:
         raise ValueError
     if privacy is not None:
         clip, noise, delta = privacy
-        privacy = {str(part)[:MAX_TEXT]: float(bound) for part, bound in clip.items()}, float(noise), float(delta)
+        clip = {part: float(clip[part]) for part in Feedback._fields[:4]}
+        if not all(0 < bound < math.inf for bound in clip.values()) or not (0 <= noise < math.inf and 0 < delta < 1):
+            raise ValueError
+        privacy = clip, float(noise), float(delta)
     digests = {name: _matched(r"[0-9a-f]{0,128}", functions[name]) for name in ("loss", "constraints") if functions}
-    return Ready(constraints, digests, privacy, _matched(r"[0-9a-f]{0,64}", said["key"]))
+    return Ready(constraints, digests, privacy, _matched(r"([0-9a-f]{64})?", said["key"]))
 
 
 def _fault(said: dict[str, Any]) -> Fault:
