@@ -359,6 +359,17 @@ def test_what_cannot_be_sent_is_said_before_any_process_starts(cluster):
     assert time.monotonic() - began < 5
 
 
+def test_one_of_many_that_cannot_be_sent_is_named(cluster):
+    with pytest.raises(dd.AgentError, match=r"b cannot be sent where it is to run: .*lock"):
+        dd.Network([*agents(), dd.Agent(functools.partial(dict, a=threading.Lock()), name="b")], processes=2)
+
+
+def test_a_key_that_cannot_be_used_is_no_agents_fault(tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(FileNotFoundError, match=r"hub\.key"):
+        dd.Network(agents(), key=tmp_path / "hub.key")
+
+
 @pytest.mark.slow
 def test_a_rows_text_in_a_loss_never_reaches_the_hub(cluster, caplog):
     """Not when it is traced, and not when it is called back to by what was compiled."""

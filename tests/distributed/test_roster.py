@@ -146,7 +146,7 @@ def test_one_good_answer_and_the_count_begins_anew(begin):
 
 
 @pytest.mark.parametrize(
-    "said", [NotPlainError("an object, not with plain bytes"), b"[[[", b"cos\nsystem\n(S'ls'\ntR."]
+    "said", [NotPlainError("an object, not with plain bytes"), b"[[[", b"cos\nsystem\n(S'ls'\ntR.", b"1e999H"]
 )
 def test_what_is_no_reply_is_a_wrong_one(begin, said):
     clock, roster = begin(1, back=0.0, loads=1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,7 @@ class PreparedWalk(NamedTuple):
     """What answers the questions of a walk."""
 
     spec: WalkSpec
+    digest: bytes  # of the specification as it was sent
     question: jax.ShapeDtypeStruct
     function: Callable[..., jax.Array]  # of the words of `spec.batch` questions, and their noise where there is any
     secret: Secret | None
@@ -146,7 +148,7 @@ class AgentActor:
         if self.agent.privacy is not None and self.secret is not None:
             lasting = self.agent.privacy.secret is not None
             known = {part: self.secret.of(text.encode()).bytes.hex() for part, text in known.items()} if lasting else {}
-        prepared = PreparedWalk(spec, question, function, secret, known)
+        prepared = PreparedWalk(spec, hashlib.sha256(sent).digest(), question, function, secret, known)
         prepared.answers(np.tile(np.asarray(wire.first_question(spec)), spec.batch))
         return prepared
 
@@ -204,6 +206,8 @@ class AgentActor:
         what, asked, body = masks.unpacked(sent)
         self.member.check(asked)
         words = np.frombuffer(body, prepared.question.dtype)
+        # Under the same masks as the answer of another function, of a constant, this one would be in clear.
+        body = prepared.digest + body
         if what == masks.OPEN:
             return self.member.opening(walk, asked, body, words.reshape(-1, prepared.question.shape[0]))
         answers = self._answers(prepared, words)
