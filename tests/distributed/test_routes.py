@@ -152,14 +152,17 @@ def test_minibatches_are_a_function_of_the_point_and_right_on_average():
 
 def test_a_log_for_tensorboard_has_a_scalar_for_each_number(monkeypatch, tmp_path):
     class SummaryWriter:
-        def __init__(self, folder):
-            self.folder, self.scalars, self.flushed = folder, [], 0
+        def __init__(self, folder, flush_secs):
+            self.folder, self.scalars, self.flushed, self.closed = folder, [], 0, False
 
         def add_scalar(self, *scalar):
             self.scalars.append(scalar)
 
         def flush(self):
             self.flushed += 1
+
+        def close(self):
+            self.closed = True
 
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "tensorboardX", types.SimpleNamespace(SummaryWriter=SummaryWriter))
@@ -168,6 +171,10 @@ def test_a_log_for_tensorboard_has_a_scalar_for_each_number(monkeypatch, tmp_pat
     assert log.writer.folder == str(tmp_path / "runs")
     assert log.writer.scalars == [("rate", 2.5, 7), ("loss", 0.5, 7)]
     assert log.writer.flushed == 1
+    writer = log.writer
+    assert not writer.closed
+    del log  # as at the end of a walk
+    assert writer.closed
     for name in ("tensorboardX", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match="needs tensorboardX: pip install tensorboardX"):
