@@ -96,6 +96,18 @@ def read(ray: ModuleType, ref: ObjectRef, timeout: float, most: int = MOST_BYTES
     raise LostError(name.lower().replace("_", " "), given_up=name == "ACTOR_DIED")
 
 
+def leave_unread(ray: ModuleType) -> None:
+    """From now on nothing that was raised in this cluster is unpickled here unless it is asked for.
+
+    Ray does so with an exception that comes, or is, when nobody holds a reference to it any more, in order to print it.
+    """
+    ray._private.worker.global_worker.raise_errors = _nothing  # there is no setting for it
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
 def _error_name(ray: ModuleType, number: int) -> str:
     try:
         return str(ray._private.serialization.ErrorType.Name(number))
