@@ -146,6 +146,17 @@ def test_data_that_cannot_be_used_are_said_in_words_that_stand_in_the_hub(tmp_pa
     assert replies.parsed(actor.prepare(WALK, sent_spec(PROBLEM))) == replies.Fault(refused)
 
 
+def test_an_agent_that_guards_its_answers_does_not_hand_them_on(tmp_path):
+    """Whatever the hub knows: a token of RDPP holds the last answers of all."""
+    rdpp = ed.rdpp(law=np.full(AGENTS, 1 / AGENTS))
+    for privacy, refused in [(dd.Privacy(1.0, noise=1.0), True), (None, False)]:
+        actor = AgentActor(unsigned(dd.Agent(agents()[0].data, privacy=privacy, log=tmp_path / "log")), 0)
+        said = replies.parsed(actor.prepare(WALK, sent_spec(PROBLEM, local_rounds=2, algorithm=rdpp)))
+        assert isinstance(said, replies.Fault if refused else replies.Ready), said
+        if isinstance(said, replies.Fault):
+            assert said.text == "it guards its answers, and this walk would hand them on from agent to agent"
+
+
 def test_replies_are_parsed_and_checked():
     ready = replies.Ready(2, {"loss": "ab", "constraints": "cd"}, (dict.fromkeys(PARTS, 1.0), 2.0, 1e-5), "ff" * 32)
     assert replies.parsed(replies.ready(ready)) == ready

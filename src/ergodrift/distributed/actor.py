@@ -28,6 +28,7 @@ from ergodrift.distributed.site import Site
 from ergodrift.distributed.wire import Token, Visit, WalkSpec
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import functions
+from ergodrift.methods.memory import Memory
 from ergodrift.methods.method import zero_feedback
 from ergodrift.problem import Problem
 from ergodrift.types import Array, Feedback, Key, PyTree
@@ -127,6 +128,9 @@ class AgentActor:
 
     def _prepare(self, sent: bytes) -> PreparedWalk:
         spec: WalkSpec = deserialize(sent, self.site.hub_keys)
+        # The hub refuses this before; but it may not have known, or an agent that guards its answers comes later.
+        if self.agent.privacy and spec.local_rounds > 1 and isinstance(spec.run_spec.method.estimator, Memory):
+            raise RefusalError("memory")
         jax.config.update("jax_enable_x64", spec.x64)
         xi = self._data(tree.dtype(spec.x0), spec.x64)
         spec = dataclasses.replace(spec, num_constraints=spec.run_spec.problem.check(spec.x0, xi))

@@ -25,6 +25,7 @@ REFUSALS = {
     "site": "its machine has no agent of that name",
     "ledger": "its privacy ledger cannot be used",
     "group": "it answers in groups that it knows, or that are large enough, and this was none",
+    "memory": "it guards its answers, and this walk would hand them on from agent to agent",
     "opened": "it has opened its answer to this question for another group",
     "bound": "its answer is not finite, or beyond the bounds of secure aggregation",
     "ended": "its process ended before it was ready",
