@@ -10,8 +10,6 @@ from test_roster import READY, Reply
 from ergodrift.distributed import gathering, replies
 from ergodrift.distributed.peers import AgentError
 
-pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
-
 
 class Start:
     """A Ray whose time is a number, and agents that are ready at given times, or that no machine has room for."""

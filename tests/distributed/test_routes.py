@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 import ergodrift as ed
 from ergodrift import distributed as dd
@@ -47,6 +48,18 @@ def test_a_self_repellent_walk_keeps_the_law_and_has_less_variance():
     assert abs(shares.mean() - 1 / 12) < 4 * shares.std() / np.sqrt(40)
     assert shares.var() < before.var() / 3
     assert all(RING[a, b] or a == b for path in repelled[:3] for a, b in itertools.pairwise(path))
+
+
+def test_a_self_repellent_walk_on_many_agents_looks_at_neighbours_only():
+    """All pairs of them would be 20 GB."""
+    count = 50_000
+    ones = np.ones(count)
+    ring = scipy.sparse.dia_array((np.stack([ones] * 4), [1, -1, count - 1, 1 - count]), shape=(count, count)).tocsr()
+    chain = ed.MarkovChain.from_graph(ring)
+    path = dd.SelfRepellent(chain, 200.0).paths([0, 1], 2000)
+    steps = (np.diff(path, axis=1) + 1) % count
+    assert set(np.unique(steps)) <= {0, 1, 2}
+    assert all(len(set(one)) > 1000 for one in path)  # it goes on where it has not been
 
 
 def test_graphs_that_change_keep_the_uniform_law():
