@@ -176,7 +176,7 @@ def test_replies_are_parsed_and_checked():
     ]  # fmt: skip
     for changed in (
         {"constraints": -1}, {"constraints": True}, {"functions": {"loss": "rows!"}}, {"key": 5}, {"key": "abc"},
-        {"key": "AB" * 32}, *({"privacy": guard} for guard in privacy),
+        {"key": "AB" * 32}, {"fewest": "5"}, {"fewest": -1}, *({"privacy": guard} for guard in privacy),
     ):  # fmt: skip
         with pytest.raises(replies.NotPlainError):
             replies.parsed(json.dumps(ready._asdict() | changed).encode() + replies.READY)

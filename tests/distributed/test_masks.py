@@ -19,8 +19,9 @@ from ergodrift.distributed import roster as rosters
 from ergodrift.distributed.actor import AgentActor
 from ergodrift.distributed.faults import RefusalError
 from ergodrift.distributed.gathering import Gathered
-from ergodrift.distributed.groups import MaskedRoster
+from ergodrift.distributed.groups import GroupRoster, MaskedRoster
 from ergodrift.distributed.masks import ASK, OPEN, Member, Round, scale_for, total, unpacked
+from ergodrift.distributed.wire import Layout
 from walks import DIM, PROBLEM, ZERO, agents
 
 pytest.importorskip("cryptography")
@@ -123,6 +124,27 @@ def test_a_group_goes_on_without_those_who_have_no_key_of_their_own(monkeypatch)
     assert roster.reasons == {1: twin, 2: "it has no key", 3: twin}
     clock.look_until_all_are_back(roster)  # who comes later has a key that somebody has
     assert roster.reasons == {0: twin, 1: twin, 2: "it has no key", 3: twin, 4: twin}
+
+
+def test_members_are_not_asked_in_groups_that_are_too_small_for_them(monkeypatch):
+    """They would refuse, and be set aside for good though those who are missing come back."""
+    monkeypatch.setattr(rosters, "time", Clockwork(5, back=0.0, loads=1.0))
+
+    def asked(fewest, away):
+        clock: Any = Clockwork(5, back=0.0, loads=1.0)
+        ready = {i: replies.Ready(1, {}, None, f"{i:064}", least) for i, least in enumerate(fewest)}
+        roster = MaskedRoster(clock, b"", b"", 8, 8, 1, patience=60.0, gathered=Gathered(ready, {}, {}))
+        roster.present[away] = False
+        groups = GroupRoster(roster, [[0, 1, 2, 3, 4]], "secure", Layout((1, 1, 1, 1), np.dtype(float)))
+        rounds = groups._rounds({0: b"question"})
+        assert groups.present.tolist() == [0 in rounds]
+        return [int(key.hex()) for key in rounds[0].keys] if rounds else []
+
+    assert asked([3, 3, 3, 3, 5], []) == [0, 1, 2, 3, 4]
+    assert asked([3, 3, 3, 3, 5], [0]) == [1, 2, 3]  # four are too few for the last one
+    assert asked([5, 5, 5, 5, 5], [0]) == []
+    assert asked([3, 3, 3, 4, 2**31], []) == [0, 1, 2, 3]  # whatever one of them asks for
+    assert asked([3, 3, 4, 5, 2**31], []) == []
 
 
 def test_rounds_travel_whole(members):

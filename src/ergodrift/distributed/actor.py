@@ -123,8 +123,8 @@ class AgentActor:
             self.ledger.check(prepared.spec.local_rounds * privacy.cost)
         if self.agent.secure and not prepared.spec.secure:
             raise RefusalError("group")
-        key = self.member.public.hex() if prepared.spec.secure else ""
-        return replies.ready(Ready(prepared.spec.num_constraints, prepared.functions, told, key))
+        own = (self.member.public.hex(), self.member.fewest) if prepared.spec.secure else ()
+        return replies.ready(Ready(prepared.spec.num_constraints, prepared.functions, told, *own))
 
     def _prepare(self, sent: bytes) -> PreparedWalk:
         spec: WalkSpec = deserialize(sent, self.site.hub_keys)

@@ -183,7 +183,14 @@ class GroupRoster:
         return {self._key(agent) for agent in found}
 
     def _there(self, group: int) -> list[int]:
-        return [agent for agent in self.members[group] if self.roster.present[agent]]
+        """The members who can be asked: without those who want more company than there is."""
+        there = [agent for agent in self.members[group] if self.roster.present[agent]]
+        while there and (most := max(map(self._company, there))) > len(there):
+            there = [agent for agent in there if self._company(agent) < most]
+        return there
+
+    def _company(self, agent: int) -> int:
+        return self.roster.ready[agent].fewest if agent in self.roster.ready else 0
 
     def poll(self) -> None:
         """Take back those who were away and respond again."""

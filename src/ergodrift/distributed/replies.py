@@ -43,12 +43,14 @@ class Ready(NamedTuple):
         functions: digests of what loss and constraints compute there, for checkpoints; empty where that is private.
         privacy: clip by part, noise and delta, where its answers are guarded.
         key: its public key of this walk, in hexadecimal, for secure aggregation.
+        fewest: members that a group must have for it to answer there.
     """
 
     constraints: int
     functions: dict[str, str]
     privacy: tuple[dict[str, float], float, float] | None = None
     key: str = ""
+    fewest: int = 0
 
 
 class Fault(NamedTuple):
@@ -152,8 +154,8 @@ def parsed(reply: bytes) -> bytes | Ready | Fault | int:
 
 
 def _ready(said: dict[str, Any]) -> Ready:
-    constraints, functions, privacy = said["constraints"], said["functions"], said["privacy"]
-    if type(constraints) is not int or not 0 <= constraints <= 2**31:
+    constraints, functions, privacy, fewest = (said[name] for name in ("constraints", "functions", "privacy", "fewest"))
+    if not all(type(count) is int and 0 <= count <= 2**31 for count in (constraints, fewest)):
         raise ValueError
     if privacy is not None:
         clip, noise, delta = privacy
@@ -162,7 +164,7 @@ def _ready(said: dict[str, Any]) -> Ready:
             raise ValueError
         privacy = clip, float(noise), float(delta)
     digests = {name: _matched(r"[0-9a-f]{0,128}", functions[name]) for name in ("loss", "constraints") if functions}
-    return Ready(constraints, digests, privacy, _matched(r"([0-9a-f]{64})?", said["key"]))
+    return Ready(constraints, digests, privacy, _matched(r"([0-9a-f]{64})?", said["key"]), fewest)
 
 
 def _fault(said: dict[str, Any]) -> Fault:
