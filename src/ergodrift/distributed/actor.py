@@ -123,8 +123,10 @@ class AgentActor:
             self.ledger.check(prepared.spec.local_rounds * privacy.cost)
         if self.agent.secure and not prepared.spec.secure:
             raise RefusalError("group")
-        own = (self.member.public.hex(), self.member.fewest) if prepared.spec.secure else ()
-        return replies.ready(Ready(prepared.spec.num_constraints, prepared.functions, told, *own))
+        ready = Ready(prepared.spec.num_constraints, prepared.functions, told)
+        if prepared.spec.secure:
+            ready = ready._replace(key=self.member.public.hex(), fewest=self.member.fewest)
+        return replies.ready(ready)
 
     def _prepare(self, sent: bytes) -> PreparedWalk:
         spec: WalkSpec = deserialize(sent, self.site.hub_keys)
