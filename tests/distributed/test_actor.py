@@ -37,9 +37,10 @@ def prepared(agent, problem, number=0, local_rounds=1, batch=1, secure=False):
     return actor
 
 
-def sent_spec(problem, local_rounds=1, batch=1, secure=False):
+def sent_spec(problem, local_rounds=1, batch=1, secure=False, algorithm=None):
     """What an agent is told of a walk, as `walk` sends it."""
-    run_spec: Any = RunSpec(problem, ed.edpp(4.0).bind(problem), cast("Any", None), None, Average())
+    method = (algorithm or ed.edpp(4.0)).bind(problem)
+    run_spec: Any = RunSpec(problem, method, cast("Any", None), None, Average())
     run_spec = run_spec._replace(stream=None, method=run_spec.method if local_rounds > 1 else None)
     spec = WalkSpec(run_spec, ZERO, 1, local_rounds, batch, True, secure)
     return unsigned(wire.on_host(spec))

@@ -6,6 +6,8 @@ import logging
 import os
 import threading
 import time
+import types
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,9 @@ import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.distributed import gathering, replies
 from ergodrift.distributed.actor import AgentActor
+from ergodrift.distributed.agent import guards_of
 from ergodrift.distributed.faults import plain
+from ergodrift.distributed.privacy import PARTS
 from walks import AGENTS, DIM, EDPP, GRAPH, PROBLEM, ZERO, agents
 
 pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
@@ -49,6 +53,47 @@ def not_to_be_unpickled():
     raise RowError(SECRET, "two arguments")
 
 
+class RowExit(BaseException):
+    """Beyond what `except Exception` sees, and it says more than it is asked for."""
+
+    def __repr__(self):
+        return f"RowExit(row={SECRET})"
+
+    __str__ = __repr__
+
+
+def exits():
+    raise SystemExit(f"bad {SECRET}")
+
+
+def beyond_exceptions():
+    raise RowExit({"row": SECRET})
+
+
+def told_by_chain():
+    try:
+        raise KeyError(SECRET)
+    except KeyError as error:
+        raise RuntimeError(f"bad {SECRET}") from error
+
+
+def told_by_a_circle():
+    first, second = ValueError(f"bad {SECRET}"), OSError(SECRET)
+    try:
+        raise second
+    except OSError:
+        first.__cause__, second.__cause__ = second, first
+    raise first
+
+
+def told_by_many():
+    raise ExceptionGroup(f"bad {SECRET}", [ValueError(SECRET), OSError(SECRET)])
+
+
+def told_by_nobody():
+    raise ValueError(f"bad {SECRET}") from KeyError(SECRET)  # which was never raised
+
+
 def told_by_loss(x, xi):
     raise ValueError(f"bad {jax.tree.leaves(xi)[0].ravel()[0]} or {SECRET}")
 
@@ -59,6 +104,12 @@ def told_by_loss(x, xi):
         (told_by_loader, PROBLEM.loss, "ValueError"),
         (told_by_its_type, PROBLEM.loss, "ValueError"),
         (not_to_be_unpickled, PROBLEM.loss, "RowError"),
+        (exits, PROBLEM.loss, "SystemExit"),
+        (beyond_exceptions, PROBLEM.loss, "RowExit"),
+        (told_by_chain, PROBLEM.loss, "KeyError"),
+        (told_by_a_circle, PROBLEM.loss, "OSError"),
+        (told_by_many, PROBLEM.loss, "ExceptionGroup"),
+        (told_by_nobody, PROBLEM.loss, "ValueError"),
         (rows, told_by_loss, "ValueError"),
     ],
 )
@@ -91,8 +142,19 @@ def test_data_that_cannot_be_used_are_said_in_words_that_stand_in_the_hub(tmp_pa
     assert replies.parsed(actor.prepare(WALK, sent_spec(PROBLEM))) == replies.Fault(refused)
 
 
+def test_an_agent_that_guards_its_answers_does_not_hand_them_on(tmp_path):
+    """Whatever the hub knows: a token of RDPP holds the last answers of all."""
+    rdpp = ed.rdpp(law=np.full(AGENTS, 1 / AGENTS))
+    for privacy, refused in [(dd.Privacy(1.0, noise=1.0), True), (None, False)]:
+        actor = AgentActor(unsigned(dd.Agent(agents()[0].data, privacy=privacy, log=tmp_path / "log")), 0)
+        said = replies.parsed(actor.prepare(WALK, sent_spec(PROBLEM, local_rounds=2, algorithm=rdpp)))
+        assert isinstance(said, replies.Fault if refused else replies.Ready), said
+        if isinstance(said, replies.Fault):
+            assert said.text == "it guards its answers, and this walk would hand them on from agent to agent"
+
+
 def test_replies_are_parsed_and_checked():
-    ready = replies.Ready(2, {"loss": "ab", "constraints": "cd"}, ({"loss": 1.0}, 2.0, 1e-5), "ff")
+    ready = replies.Ready(2, {"loss": "ab", "constraints": "cd"}, (dict.fromkeys(PARTS, 1.0), 2.0, 1e-5), "ff" * 32)
     assert replies.parsed(replies.ready(ready)) == ready
     assert replies.parsed(replies.here(17)) == 17
     assert replies.parsed(b"\x00" * 8 + replies.ANSWER) == b"\x00" * 8
@@ -103,9 +165,48 @@ def test_replies_are_parsed_and_checked():
     for said in [*(json.dumps(one).encode() for one in evil), b"\x80\x04.", b"[" * 10**5, b""]:
         with pytest.raises(replies.NotPlainError):
             replies.parsed(said + replies.FAULT)
-    for changed in ({"constraints": -1}, {"constraints": True}, {"functions": {"loss": "rows!"}}, {"key": 5}):
+    clip = dict.fromkeys(PARTS, 1.0)
+    privacy = [
+        ({"loss": 1.0}, 1.0, 0.1), (clip, -1.0, 0.1), (clip, np.nan, 0.1), (clip, 1.0, 0), (clip, 10**400, 0.1),
+        (clip | {"loss": 0.0}, 1.0, 0.1), (clip | {"loss": np.inf}, 1.0, 0.1), (clip, "1", 0.1), (clip, 1.0),
+    ]  # fmt: skip
+    for changed in (
+        {"constraints": -1}, {"constraints": True}, {"functions": {"loss": "rows!"}}, {"key": 5}, {"key": "abc"},
+        {"key": "AB" * 32}, {"fewest": "5"}, {"fewest": -1}, *({"privacy": guard} for guard in privacy),
+    ):  # fmt: skip
         with pytest.raises(replies.NotPlainError):
             replies.parsed(json.dumps(ready._asdict() | changed).encode() + replies.READY)
+    for said in (b"Infinity", b"1e999", b"NaN", b"{}"):
+        with pytest.raises(replies.NotPlainError):
+            replies.parsed(said + b"H")
+
+
+def test_what_an_agent_says_of_its_privacy_can_always_be_accounted_for():
+    pytest.importorskip("dp_accounting")
+    for noise in (5e-324, 1e-200, 1e308):
+        said = replies.ready(replies.Ready(1, {}, (dict.fromkeys(PARTS, 1.0), noise, 1e-5)))
+        told = replies.parsed(said)
+        assert isinstance(told, replies.Ready)
+        (guard,) = guards_of([dd.Agent(np.zeros(1))], {0: told})
+        assert guard is not None
+        assert guard.epsilon(10) == (0.0 if noise > 1 else np.inf)
+
+
+class Endless:
+    """What Ray has of an object that is larger than memory: its size."""
+
+    size = 2**50
+
+    def to_pybytes(self):
+        raise MemoryError
+
+
+def test_a_reply_without_end_is_not_heard_out():
+    core = types.SimpleNamespace(get_objects=lambda refs, timeout: [(Endless(), replies.PLAIN, None)])
+    worker = types.SimpleNamespace(core_worker=core)
+    ray: Any = types.SimpleNamespace(_private=types.SimpleNamespace(worker=types.SimpleNamespace(global_worker=worker)))
+    with pytest.raises(replies.NotPlainError, match=f"{2**50} bytes, more than 1048576"):
+        replies.read(ray, cast("Any", None), 1.0)
 
 
 def test_nothing_is_lost_on_the_way_to_the_log_and_interrupts_pass(tmp_path):
@@ -215,6 +316,17 @@ def test_what_cannot_be_sent_is_said_before_any_process_starts(cluster):
     with pytest.raises(dd.AgentError, match=r"b cannot be sent where it is to run: .*lock.*; give a file, or a func"):
         dd.Network([agents()[0], dd.Agent(functools.partial(dict, a=threading.Lock()), name="b")])
     assert time.monotonic() - began < 5
+
+
+def test_one_of_many_that_cannot_be_sent_is_named(cluster):
+    with pytest.raises(dd.AgentError, match=r"b cannot be sent where it is to run: .*lock"):
+        dd.Network([*agents(), dd.Agent(functools.partial(dict, a=threading.Lock()), name="b")], processes=2)
+
+
+def test_a_key_that_cannot_be_used_is_no_agents_fault(tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(FileNotFoundError, match=r"hub\.key"):
+        dd.Network(agents(), key=tmp_path / "hub.key")
 
 
 @pytest.mark.slow

@@ -5,12 +5,16 @@ import signal
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_actor import WALK, sent_spec, unsigned
 
 import ergodrift as ed
 from ergodrift import distributed as dd
+from ergodrift.distributed import replies
+from ergodrift.distributed.host import HostActor
 from walks import at_hop, close, same
 
 pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
@@ -166,6 +170,35 @@ def test_one_of_many_in_a_process_takes_nobody_with_it(cluster, caplog):
     assert (np.delete(found.visits, list(bad)) == 8).all()
     assert not found.visits[list(bad)].any()
     assert "secret" not in caplog.text + str(found)
+
+
+def test_whatever_one_of_many_raises_the_others_are_answered_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    class Beyond(BaseException):
+        pass
+
+    def exits():
+        raise SystemExit("a secret row")
+
+    def beyond():
+        raise Beyond("a secret row")
+
+    flag = "jax_cpu_enable_async_dispatch"
+    before = jax.config.read(flag)
+    host = HostActor(10, "-".join(map(str, tmp_path.parts[1:])))
+    jax.config.update(flag, before)
+    members = [dd.Agent(loader) for loader in (beyond, lambda: np.ones((4, 3)), exits, lambda: np.zeros((4, 3)))]
+    said = host.prepare(WALK, sent_spec(PROBLEM), unsigned(members))
+    assert isinstance(replies.parsed(said), replies.Ready), said
+    asked = np.concatenate([np.zeros((4, 3)), np.arange(10, 14)[:, None].astype(np.uint64).view(float)], axis=1)
+    answer = replies.parsed(host.answer(WALK + asked.tobytes()))
+    host.end()
+    assert isinstance(answer, bytes)
+    rows = np.frombuffer(answer, np.uint64).reshape(4, -1)
+    assert rows[:, -1].tolist() == [0, 1, 0, 1]
+    assert rows[1, :-1].view(float)[0] == 1.0  # the loss at 0
+    assert (rows[[0, 2]] == 0).all()
 
 
 @pytest.mark.slow

@@ -70,6 +70,30 @@ def test_a_ledger_that_is_damaged_or_cannot_be_written_stops_all_answers(tmp_pat
         Ledger(tmp_path / "no" / "ledger", 1.0, 1e-5).spend(1e-6)
 
 
+def test_nothing_is_gained_by_spending_what_is_no_cost(tmp_path):
+    ledger = Ledger(tmp_path / "ledger", 1.0, 1e-5)
+    for cost in (-1e9, math.nan, -math.inf):
+        with pytest.raises(RefusalError, match="its privacy budget is spent"):
+            ledger.spend(cost)
+    with pytest.raises(RefusalError, match="its privacy budget is spent"):
+        ledger.spend(math.inf)
+    assert ledger.left == ledger.spent() == 0
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_ledger_that_is_removed_or_set_back_gives_nothing_anew(tmp_path, gone):
+    """To a process that has seen what it said. The next one cannot know: files are their owner's."""
+    file = tmp_path / "ledger"
+    ledger = Ledger(file, 1.0, 1e-5)
+    ledger.spend(0.4 * ledger.limit)
+    before = file.read_text()
+    ledger.spend(0.4 * ledger.limit)
+    file.unlink() if gone else file.write_text(before)
+    with pytest.raises(RefusalError, match=r"its privacy ledger cannot be used: .* it said .* before"):
+        ledger.spend(0.1 * ledger.limit)
+    Ledger(file, 1.0, 1e-5).spend(0.1 * ledger.limit)
+
+
 def test_a_budget_needs_noise_and_a_file():
     for options in ({"noise": 1.0}, {"ledger": "file"}):
         with pytest.raises(ValueError, match=r"budget=1.0 needs noise > 0, and ledger="):

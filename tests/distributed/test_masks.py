@@ -1,19 +1,27 @@
 """Secure aggregation: sums are exact, parts are noise, and nobody opens a question twice."""
 
 import itertools
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_actor import WALK, prepared, sent_spec, unsigned
+from test_roster import Clockwork, Reply
 
+import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.distributed import masks, replies
+from ergodrift.distributed import roster as rosters
 from ergodrift.distributed.actor import AgentActor
 from ergodrift.distributed.faults import RefusalError
+from ergodrift.distributed.gathering import Gathered
+from ergodrift.distributed.groups import GroupRoster, MaskedRoster
 from ergodrift.distributed.masks import ASK, OPEN, Member, Round, scale_for, total, unpacked
+from ergodrift.distributed.wire import Layout
 from walks import DIM, PROBLEM, ZERO, agents
 
 pytest.importorskip("cryptography")
@@ -102,6 +110,43 @@ def test_groups_that_are_small_strange_or_not_its_own_are_refused(members, tmp_p
         dd.Secure(peers=["abc"])
 
 
+def test_a_group_goes_on_without_those_who_have_no_key_of_their_own(monkeypatch):
+    """With such a key among theirs the others would refuse to answer, and be set aside for it."""
+    clock: Any = Clockwork(5, back=0.0, loads=1.0)
+    monkeypatch.setattr(rosters, "time", clock)
+    monkeypatch.setattr(rosters, "read", clock.read)
+    keys = ["aa" * 32, "bb" * 32, "", "bb" * 32]
+    ready = {number: replies.Ready(1, {}, None, key) for number, key in enumerate(keys)}
+    last = Reply(0.0, replies.ready(replies.Ready(1, {}, None, "aa" * 32)))
+    came = Gathered(ready, {}, {4: last})  # type: ignore[dict-item]
+    roster = MaskedRoster(clock, b"", b"", 8, 8, 1, patience=60.0, gathered=came)
+    twin = "its key is another's, too"
+    assert roster.reasons == {1: twin, 2: "it has no key", 3: twin}
+    clock.look_until_all_are_back(roster)  # who comes later has a key that somebody has
+    assert roster.reasons == {0: twin, 1: twin, 2: "it has no key", 3: twin, 4: twin}
+
+
+def test_members_are_not_asked_in_groups_that_are_too_small_for_them(monkeypatch):
+    """They would refuse, and be set aside for good though those who are missing come back."""
+    monkeypatch.setattr(rosters, "time", Clockwork(5, back=0.0, loads=1.0))
+
+    def asked(fewest, away):
+        clock: Any = Clockwork(5, back=0.0, loads=1.0)
+        ready = {i: replies.Ready(1, {}, None, f"{i:064}", least) for i, least in enumerate(fewest)}
+        roster = MaskedRoster(clock, b"", b"", 8, 8, 1, patience=60.0, gathered=Gathered(ready, {}, {}))
+        roster.present[away] = False
+        groups = GroupRoster(roster, [[0, 1, 2, 3, 4]], "secure", Layout((1, 1, 1, 1), np.dtype(float)))
+        rounds = groups._rounds({0: b"question"})
+        assert groups.present.tolist() == [0 in rounds]
+        return [int(key.hex()) for key in rounds[0].keys] if rounds else []
+
+    assert asked([3, 3, 3, 3, 5], []) == [0, 1, 2, 3, 4]
+    assert asked([3, 3, 3, 3, 5], [0]) == [1, 2, 3]  # four are too few for the last one
+    assert asked([5, 5, 5, 5, 5], [0]) == []
+    assert asked([3, 3, 3, 4, 2**31], []) == [0, 1, 2, 3]  # whatever one of them asks for
+    assert asked([3, 3, 4, 5, 2**31], []) == []
+
+
 def test_rounds_travel_whole(members):
     asked = asked_of(members, bound=3.7)
     assert unpacked(asked.packed(OPEN) + b"words") == (OPEN, asked, b"words")
@@ -124,6 +169,11 @@ def test_an_agent_that_wants_company_never_answers_alone(tmp_path):
     plain = [prepared(dd.Agent(own), PROBLEM, number=number) for number, own in enumerate(data)]
     answers = [np.frombuffer(replies.parsed(actor.answer(WALK + x.tobytes())), float) for actor in plain]  # type: ignore[arg-type]
     np.testing.assert_allclose(total(masked, seeds, asked.scale), sum(answers), atol=1e-12)  # type: ignore[arg-type]
+    other = ed.Problem(lambda x, xi: 0.0 * jnp.sum(x), lambda x, xi: jnp.zeros(2), ed.Ball(1.5))
+    actors[0].prepare(WALK, sent_spec(other, secure=True))  # a hub that asks for nothing, to see the masks alone
+    bare = replies.parsed(actors[0].answer(WALK + asked.packed(ASK) + x.tobytes()))
+    words = [np.frombuffer(one, np.int64) for one in (masked[0], bare)]  # type: ignore[arg-type]
+    assert not np.isclose((words[0] - words[1]) / asked.scale, answers[0], atol=1e-6).any()
     pair = Round(asked.keys[:2], bytes(16), asked.scale)
     for actor in actors:
         assert isinstance(replies.parsed(actor.answer(WALK + pair.packed(ASK) + ZERO.tobytes())), replies.Fault)

@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 import types
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import ergodrift as ed
 from ergodrift import distributed as dd
 from ergodrift.distributed import network as networks
+from ergodrift.distributed.replies import read
 from walks import EDPP, GRAPH, PROBLEM, ZERO, agents
 
 pytestmark = pytest.mark.x64("walks equal their simulation to float64's digits")
@@ -54,6 +56,38 @@ def test_an_address_where_nobody_is_is_said_at_once():
         taken.listen()
         for good in (address, "auto", "local", "ray://192.0.2.1:10001"):
             networks._check_reachable(good)
+
+
+@pytest.mark.slow
+def test_what_nobody_asks_for_is_not_unpickled(network, cluster, tmp_path):
+    """Neither what comes when its reference is gone, nor what was there before that; nor when agents are ended."""
+
+    class BombError(Exception):
+        """Makes a folder where it is unpickled."""
+
+        def __init__(self, folder):
+            self.folder = folder
+
+        def __reduce__(self):
+            return os.mkdir, (self.folder,)
+
+    class Raises:
+        def fail(self, folder):
+            raise BombError(folder)
+
+        def done(self):
+            return b""
+
+    actor = network.actor(Raises, {})
+    actor.fail.remote(str(tmp_path / "early"))
+    late = actor.fail.remote(str(tmp_path / "late"))
+    read(cluster, actor.done.remote(), 60.0)
+    time.sleep(0.5)
+    del late
+    time.sleep(0.5)
+    assert not list(tmp_path.iterdir())
+    source = "".join(file.read_text() for file in Path(dd.__file__).parent.glob("*.py"))
+    assert not re.search(r"\bray\.get\(", source)
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch):

@@ -49,7 +49,7 @@ class Clockwork:
         self.prepared = True
         return Reply(self.now + self.loads, replies.ready(READY))
 
-    def read(self, ray, ref, timeout):
+    def read(self, ray, ref, timeout, most):
         self.now = max(self.now, min(ref.at, self.now + timeout))
         if ref.at > self.now:
             raise GetTimeoutError
@@ -146,7 +146,7 @@ def test_one_good_answer_and_the_count_begins_anew(begin):
 
 
 @pytest.mark.parametrize(
-    "said", [NotPlainError("an object, not with plain bytes"), b"[[[", b"cos\nsystem\n(S'ls'\ntR."]
+    "said", [NotPlainError("an object, not with plain bytes"), b"[[[", b"cos\nsystem\n(S'ls'\ntR.", b"1e999H"]
 )
 def test_what_is_no_reply_is_a_wrong_one(begin, said):
     clock, roster = begin(1, back=0.0, loads=1.0)
@@ -183,6 +183,35 @@ def test_a_process_that_ends_whenever_it_loads_is_done_without(begin):
     assert roster.ask({0: bytes(8)})() == {}
     assert roster.reasons == {0: "its process ended 10 times in a row before it was ready"}
     assert clock.now < 10
+
+
+def begun_without_the_second(monkeypatch, said):
+    """A walk that has begun with the first of two agents; what is said of the second is about to be heard."""
+    clock: Any = Clockwork(2, back=0.0, loads=1.0)
+    monkeypatch.setattr(rosters, "time", clock)
+    monkeypatch.setattr(rosters, "read", clock.read)
+    came = Gathered({0: READY}, {}, {1: Reply(clock.now, said)})  # type: ignore[dict-item]
+    return clock, rosters.Roster(clock, b"", b"", 8, 8, 1, patience=60.0, gathered=came)
+
+
+def test_who_died_before_it_was_ever_ready_is_there_only_once_it_is(monkeypatch):
+    """Its key for secure aggregation is not known before; a group that it were in could not answer."""
+    clock, roster = begun_without_the_second(monkeypatch, LostError("actor died"))
+    clock.look_until_all_are_back(roster)
+    assert clock.prepared
+    assert roster.ready[1] == READY
+    assert roster.all_present
+    clock, roster = begun_without_the_second(monkeypatch, LostError("actor died"))
+    clock.actors[1].prepare.remote = lambda walk, spec: Reply(clock.now, LostError("actor died"))
+    clock.look_until_all_are_back(roster)
+    assert roster.reasons == {1: "its process ended 10 times in a row before it was ready"}
+    assert not roster.preparing
+
+
+def test_who_says_something_else_than_that_it_is_ready_is_done_without(monkeypatch):
+    clock, roster = begun_without_the_second(monkeypatch, bytes(8) + replies.ANSWER)
+    clock.look_until_all_are_back(roster)
+    assert roster.reasons == {1: "it answered what it was not asked"}
 
 
 def test_who_comes_later_is_asked_once_it_is_ready(monkeypatch):

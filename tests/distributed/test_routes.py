@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 import ergodrift as ed
 from ergodrift import distributed as dd
@@ -47,6 +48,18 @@ def test_a_self_repellent_walk_keeps_the_law_and_has_less_variance():
     assert abs(shares.mean() - 1 / 12) < 4 * shares.std() / np.sqrt(40)
     assert shares.var() < before.var() / 3
     assert all(RING[a, b] or a == b for path in repelled[:3] for a, b in itertools.pairwise(path))
+
+
+def test_a_self_repellent_walk_on_many_agents_looks_at_neighbours_only():
+    """All pairs of them would be 20 GB."""
+    count = 50_000
+    ones = np.ones(count)
+    ring = scipy.sparse.dia_array((np.stack([ones] * 4), [1, -1, count - 1, 1 - count]), shape=(count, count)).tocsr()
+    chain = ed.MarkovChain.from_graph(ring)
+    path = dd.SelfRepellent(chain, 200.0).paths([0, 1], 2000)
+    steps = (np.diff(path, axis=1) + 1) % count
+    assert set(np.unique(steps)) <= {0, 1, 2}
+    assert all(len(set(one)) > 1000 for one in path)  # it goes on where it has not been
 
 
 def test_graphs_that_change_keep_the_uniform_law():
@@ -152,14 +165,17 @@ def test_minibatches_are_a_function_of_the_point_and_right_on_average():
 
 def test_a_log_for_tensorboard_has_a_scalar_for_each_number(monkeypatch, tmp_path):
     class SummaryWriter:
-        def __init__(self, folder):
-            self.folder, self.scalars, self.flushed = folder, [], 0
+        def __init__(self, folder, flush_secs):
+            self.folder, self.scalars, self.flushed, self.closed = folder, [], 0, False
 
         def add_scalar(self, *scalar):
             self.scalars.append(scalar)
 
         def flush(self):
             self.flushed += 1
+
+        def close(self):
+            self.closed = True
 
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "tensorboardX", types.SimpleNamespace(SummaryWriter=SummaryWriter))
@@ -168,6 +184,10 @@ def test_a_log_for_tensorboard_has_a_scalar_for_each_number(monkeypatch, tmp_pat
     assert log.writer.folder == str(tmp_path / "runs")
     assert log.writer.scalars == [("rate", 2.5, 7), ("loss", 0.5, 7)]
     assert log.writer.flushed == 1
+    writer = log.writer
+    assert not writer.closed
+    del log  # as at the end of a walk
+    assert writer.closed
     for name in ("tensorboardX", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match="needs tensorboardX: pip install tensorboardX"):

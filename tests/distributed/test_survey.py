@@ -1,5 +1,7 @@
 """Metrics, certificates, dependence and feasibility from the agents' own values: as from the pooled data."""
 
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -92,6 +94,40 @@ def test_noise_makes_a_feasibility_less_certain(cluster, noise, sign, verdict):
     assert found.worst >= truth - 1e-6
     assert found.verdict == verdict
     assert (found.worst - found.least > 1e-3) == (noise > 0)
+
+
+@pytest.mark.slow
+def test_whatever_is_asked_is_written_off_the_same_budget(cluster, tmp_path):
+    """In a walk or not: a hub gains nothing by asking otherwise."""
+    pytest.importorskip("dp_accounting")
+    file = tmp_path / "ledger"
+    privacy = dd.Privacy(100.0, noise=60.0, delta=1e-5, budget=2.0, ledger=file)
+    members = [*agents(2), dd.Agent(agents()[2].data, name="wary", privacy=privacy)]
+
+    def answers():
+        return round(json.loads(file.read_text())["spent"] / privacy.cost, 6)
+
+    def evaluated():
+        return network.evaluate({"one": lambda x, xi: 1.0}, X).missing
+
+    with dd.Network(members) as network:
+        assert not evaluated()
+        assert answers() == 1
+        network.certify(PROBLEM, X, CHAIN, num_samples=4000)
+        assert answers() == 2
+        network.diagnose(PROBLEM, X, CHAIN)
+        assert answers() == 3
+        network.feasibility(PROBLEM, ZERO)
+        before = answers()
+        assert before >= 4
+        done = dd.walk(ed.edpp(4.0), PROBLEM, GRAPH, network, x0=ZERO, num_samples=6, paths=[2, 0, 2, 1, 2, 0])
+        assert answers() == before + 3
+        assert done.epsilon["wary"] == privacy.epsilon(3)
+        while not (missing := evaluated()):
+            assert privacy.epsilon(round(answers())) <= 2.0
+        assert missing == {"wary": "its privacy budget is spent"}
+    with dd.Network(members) as network:
+        assert evaluated() == missing
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.x64("rows are recovered to float64's digits")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "visits"), [(4, 100), (8, 500)])
+@pytest.mark.parametrize(("rows", "visits"), [(1, 30), (2, 30), (4, 100), (8, 500)])
 def test_a_curious_hub_has_all_rows_of_a_small_agent(rows, visits):
     """From the answers of an ordinary walk, without any question of its own."""
     seen, truth = walked(rows, visits, noise=0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from ergodrift.distributed.site import Site
 from ergodrift.distributed.wire import Token, Visit, WalkSpec
 from ergodrift.engine import loop
 from ergodrift.engine.checkpoint import functions
+from ergodrift.methods.memory import Memory
 from ergodrift.methods.method import zero_feedback
 from ergodrift.problem import Problem
 from ergodrift.types import Array, Feedback, Key, PyTree
@@ -38,6 +40,7 @@ class PreparedWalk(NamedTuple):
     """What answers the questions of a walk."""
 
     spec: WalkSpec
+    digest: bytes  # of the specification as it was sent
     question: jax.ShapeDtypeStruct
     function: Callable[..., jax.Array]  # of the words of `spec.batch` questions, and their noise where there is any
     secret: Secret | None
@@ -120,11 +123,16 @@ class AgentActor:
             self.ledger.check(prepared.spec.local_rounds * privacy.cost)
         if self.agent.secure and not prepared.spec.secure:
             raise RefusalError("group")
-        key = self.member.public.hex() if prepared.spec.secure else ""
-        return replies.ready(Ready(prepared.spec.num_constraints, prepared.functions, told, key))
+        ready = Ready(prepared.spec.num_constraints, prepared.functions, told)
+        if prepared.spec.secure:
+            ready = ready._replace(key=self.member.public.hex(), fewest=self.member.fewest)
+        return replies.ready(ready)
 
     def _prepare(self, sent: bytes) -> PreparedWalk:
         spec: WalkSpec = deserialize(sent, self.site.hub_keys)
+        # The hub refuses this before; but it may not have known, or an agent that guards its answers comes later.
+        if self.agent.privacy and spec.local_rounds > 1 and isinstance(spec.run_spec.method.estimator, Memory):
+            raise RefusalError("memory")
         jax.config.update("jax_enable_x64", spec.x64)
         xi = self._data(tree.dtype(spec.x0), spec.x64)
         spec = dataclasses.replace(spec, num_constraints=spec.run_spec.problem.check(spec.x0, xi))
@@ -146,7 +154,7 @@ class AgentActor:
         if self.agent.privacy is not None and self.secret is not None:
             lasting = self.agent.privacy.secret is not None
             known = {part: self.secret.of(text.encode()).bytes.hex() for part, text in known.items()} if lasting else {}
-        prepared = PreparedWalk(spec, question, function, secret, known)
+        prepared = PreparedWalk(spec, hashlib.sha256(sent).digest(), question, function, secret, known)
         prepared.answers(np.tile(np.asarray(wire.first_question(spec)), spec.batch))
         return prepared
 
@@ -204,6 +212,8 @@ class AgentActor:
         what, asked, body = masks.unpacked(sent)
         self.member.check(asked)
         words = np.frombuffer(body, prepared.question.dtype)
+        # Under the same masks as the answer of another function, of a constant, this one would be in clear.
+        body = prepared.digest + body
         if what == masks.OPEN:
             return self.member.opening(walk, asked, body, words.reshape(-1, prepared.question.shape[0]))
         answers = self._answers(prepared, words)

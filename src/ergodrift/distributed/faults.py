@@ -1,10 +1,11 @@
-"""What leaves an agent when something goes wrong there: type and place. The text, and rows in it, stay in its log."""
+"""What leaves an agent when something goes wrong there: type and place. Texts, and rows in them, stay in its log."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import logging
-import logging.handlers
 import os
 import re
 import sys
@@ -46,6 +47,8 @@ def plain(method: Callable[..., bytes]) -> Callable[..., bytes]:
 
     @functools.wraps(method)
     def answers(actor: Any, *arguments: Any) -> bytes:
+        shown = sys.stdout, sys.stderr
+        sys.stdout = sys.stderr = Diary(actor)  # type: ignore[assignment]
         try:
             return method(actor, *arguments)
         except KeyboardInterrupt:  # how Ray cancels
@@ -54,28 +57,61 @@ def plain(method: Callable[..., bytes]) -> Callable[..., bytes]:
             write(actor.log, error)
             if isinstance(error, RefusalError):
                 return replies.refusal(error.code)
-            while error.__cause__ is not None:  # what was raised first
-                error = error.__cause__
+            error = _first(error)
             return replies.failure(_kind(type(error)), _place(error))
+        finally:
+            sys.stdout, sys.stderr = shown
 
     return answers
 
 
+class Diary(io.TextIOBase):
+    """What is printed at an agent, warnings included, goes to its own log: Ray would show it to the hub."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        append(self.actor.log, text)
+        return len(text)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What was raised first, of all that led to it."""
+    seen = {id(error)}
+    while (cause := error.__cause__) is not None and cause.__traceback__ is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        error = cause
+    return error
+
+
 def write(log: Path, error: BaseException) -> None:
     """The whole story, for the agent's own eyes."""
-    for file in (log, Path(tempfile.gettempdir(), f"ergodrift-{os.getuid()}", log.name)):
-        try:
+    record = logging.LogRecord("ergodrift", logging.ERROR, "", 0, "%s", ("an answer failed",), None)
+    record.exc_info = (type(error), error, error.__traceback__)
+    append(log, logging.Formatter("%(asctime)s %(message)s").format(record) + "\n")
+
+
+def append(log: Path, text: str) -> None:
+    """Text at the end of an agent's log, which nobody else can read; in a folder of its own where it cannot be there.
+
+    Nothing is raised, nor printed: that would leave the agent.
+    """
+    spare = Path(tempfile.gettempdir(), f"ergodrift-{os.getuid()}", log.name)
+    for file in (log, spare):
+        with contextlib.suppress(OSError):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if file is spare and file.parent.lstat().st_uid != os.getuid():
+                continue  # somebody else was there first
+            if file.is_file() and file.stat().st_size > LOG_BYTES:
+                file.replace(f"{file}.1")
             file.touch(mode=0o600)
-            handler = logging.handlers.RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=1)
-        except OSError:
-            continue
-        record = logging.LogRecord("ergodrift", logging.ERROR, "", 0, "%s", ("an answer failed",), None)
-        record.exc_info = (type(error), error, error.__traceback__)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        handler.emit(record)
-        handler.close()
-        return
+            with file.open("a", encoding="utf-8", errors="backslashreplace") as end:
+                end.write(text)
+            return
 
 
 def _kind(kind: type) -> str:

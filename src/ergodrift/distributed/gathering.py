@@ -70,6 +70,8 @@ class _Gathering:
                 break
             if len(self.ready) + len(self.awaited) < quorum:
                 break  # it can no longer be reached
+            if enough is not None and nowhere.issuperset(self.awaited.values()):
+                break  # a machine for them may come later, and they with it
             if not named and now > SAY_AFTER:
                 named = True
                 log.warning("waiting for %s", ", ".join(self.network.names[agent] for agent in self.awaited.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,28 @@ def checked_groups(groups: Sequence[Sequence[int | str]], names: Sequence[str], 
 
 
 class MaskedRoster(Roster):
-    """The conversation with agents whose answers are masked."""
+    """The conversation with agents whose answers are masked, each under a key of its own."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for agent in list(self.ready):
+            self._has_own_key(agent)
+
+    def _is_fit(self, agent: int, said: object) -> bool:
+        return super()._is_fit(agent, said) and self._has_own_key(agent)
+
+    def _has_own_key(self, agent: int) -> bool:
+        """Whether an agent has a key that no other has; it is set aside if not, since its group would refuse to answer.
+
+        Of two with the same key nobody can say who took it from whom.
+        """
+        own = self.ready[agent].key
+        twins = [other for other, said in self.ready.items() if said.key == own and other not in self.reasons]
+        if own and twins == [agent]:
+            return True
+        for one in twins:
+            self.set_aside(one, "its key is another's, too" if own else "it has no key")
+        return False
 
     def _num_questions(self, asked: bytes) -> int:
         what, _, words = masks.unpacked(asked)
@@ -161,7 +183,14 @@ class GroupRoster:
         return {self._key(agent) for agent in found}
 
     def _there(self, group: int) -> list[int]:
-        return [agent for agent in self.members[group] if self.roster.present[agent]]
+        """The members who can be asked: without those who want more company than there is."""
+        there = [agent for agent in self.members[group] if self.roster.present[agent]]
+        while there and (most := max(map(self._company, there))) > len(there):
+            there = [agent for agent in there if self._company(agent) < most]
+        return there
+
+    def _company(self, agent: int) -> int:
+        return self.roster.ready[agent].fewest if agent in self.roster.ready else 0
 
     def poll(self) -> None:
         """Take back those who were away and respond again."""

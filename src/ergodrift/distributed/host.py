@@ -114,7 +114,9 @@ class HostActor:
         for slot in sorted(spread, key=lambda slot: self.loading.deaths[slot]):
             try:
                 return slot, spec.run_spec.problem.check(spec.x0, self._data(slot, spec))
-            except (Exception, SystemExit) as error:  # what is wrong with one may be right with the next
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # what is wrong with one may be right with the next
                 failed.append(error)
                 write(self.log, error)
         raise failed[0]
@@ -157,7 +159,9 @@ class HostActor:
         for row, slot in enumerate(slots.tolist()):
             try:
                 kinds[self._kind(slot, prepared)].append(row)
-            except (Exception, SystemExit) as error:  # whatever a loader raises: the others have nothing to do with it
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever a loader raises: the others have nothing to do with it
                 write(self.log, error)
         turns = list(kinds.values())
         while turns:
@@ -169,12 +173,15 @@ class HostActor:
                     raise ValueError(
                         f"answers of {found.shape[1]} words, others of {prepared.width}: more constraints?"
                     )
-                yield chosen, found
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 if len(own) == 1:
                     write(self.log, error)
                 else:  # whose fault it is shows when each is asked alone
                     turns += [[row for row in chosen if slots[row] == slot] for slot in own.tolist()]
+                continue
+            yield chosen, found
 
     def _answers_of(self, one: int, prepared: HostedWalk, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """The answers of agents of one kind, `one` among them."""

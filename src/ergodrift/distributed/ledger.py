@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -30,7 +31,9 @@ def epsilon_of(squared: float, delta: float) -> float:
         import dp_accounting
     except ImportError:
         raise ImportError('accounting for noise needs dp-accounting: pip install "ergodrift[ray]"') from None
-    return 0.0 if squared == 0 else float(dp_accounting.get_epsilon_gaussian(squared**-0.5, delta))
+    if squared in (0.0, math.inf):
+        return float(squared)
+    return float(dp_accounting.get_epsilon_gaussian(squared**-0.5, delta))
 
 
 def limit_of(epsilon: float, delta: float) -> float:
@@ -49,7 +52,8 @@ class Ledger:
 
     What is to be spent is written off before anything is answered, a thousandth of the budget at a time, by a file that
     takes the place of the one before it: after a crash at any moment the file says at least what was spent. Agents may
-    share a ledger; then they share the budget. A file that is damaged stops all answers.
+    share a ledger; then they share the budget. A file that is damaged stops all answers; so does one that is gone, or
+    says less than it has said before, until the agent is started anew.
 
     Args:
         path: the file; it is made when it is not there.
@@ -60,9 +64,12 @@ class Ledger:
     def __init__(self, path: str | Path, budget: float, delta: float) -> None:
         self.path, self.limit = Path(path), limit_of(budget, delta)
         self.left = 0.0  # written off and not yet used
+        self.least = 0.0  # what the file must say, since it has said so before
 
     def spend(self, squared: float) -> None:
         """Spend this much, or refuse."""
+        if not squared >= 0:
+            raise RefusalError("budget", f"{squared} cannot be spent")
         if squared > self.left:
             with self._locked():
                 spent = self.spent()
@@ -84,11 +91,15 @@ class Ledger:
             said = json.loads(self.path.read_text())
             if said["format"] != FORMAT or not 0 <= said["spent"] < float("inf"):
                 raise ValueError(f"it holds {said}")
-            return float(said["spent"])
+            spent = float(said["spent"])
         except FileNotFoundError:
-            return 0.0
+            spent = 0.0
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise RefusalError("ledger", f"{self.path}: {error}") from error
+        if spent < self.least:
+            raise RefusalError("ledger", f"{self.path}: it said {self.least:.6g} before, and now {spent:.6g}")
+        self.least = spent
+        return spent
 
     def _write(self, spent: float) -> None:
         try:
@@ -101,6 +112,7 @@ class Ledger:
                 os.close(folder)
         except OSError as error:
             raise RefusalError("ledger", f"{self.path}: {error}") from error
+        self.least = spent
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:

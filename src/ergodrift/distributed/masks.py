@@ -161,7 +161,8 @@ def stretched(seed: bytes, count: int) -> np.ndarray:
 
 
 def _purpose(walk: bytes, asked: Round, words: bytes) -> bytes:
-    """All that makes an answer: no mask serves two of them, and who is asked otherwise cancels nobody's masks."""
+    """All that makes an answer, the function among the words: no mask serves two of them, and who is asked otherwise
+    cancels nobody's masks."""
     return hashlib.sha256(walk + asked.packed(ASK) + words).digest()
 
 

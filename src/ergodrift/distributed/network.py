@@ -23,7 +23,7 @@ from ergodrift.distributed.agent import Agent
 from ergodrift.distributed.forks import Forks, Lodger
 from ergodrift.distributed.hosts import Hosts
 from ergodrift.distributed.peers import RETRY_DELAY, START_TIMEOUT, AgentError, QuorumError
-from ergodrift.distributed.replies import LostError, parsed, read
+from ergodrift.distributed.replies import LostError, leave_unread, parsed, read
 from ergodrift.distributed.serialization import serialize
 from ergodrift.distributed.survey import Evaluation
 from ergodrift.problem import Problem
@@ -112,8 +112,11 @@ class Network:
         self.key = key or os.environ.get("ERGODRIFT_HUB_KEY")
         shared = processes is not None or len(self.agents) > MOST_ALONE
         named = zip(self.names, self.agents, strict=True)
+        if self.key is not None:
+            serialize(None, self.key)  # a key that cannot be used is no agent's fault
         self.sent = [] if shared else [_sendable(name, agent, self.key) for name, agent in named]
         self.owns_cluster = _join(self.ray, address)
+        leave_unread(self.ray)
         self.runtime_env = runtime_env
         self.excluded: set[str] = set()
         self.changes = 0  # how often that set has changed
@@ -122,7 +125,12 @@ class Network:
         try:
             if shared:
                 cores = int(self.ray.cluster_resources().get("CPU", 1))
-                self.hosts = Hosts(self, processes or min(cores, len(self.agents)))
+                try:
+                    self.hosts = Hosts(self, processes or min(cores, len(self.agents)))
+                except Exception:
+                    for name, agent in named:  # are sent many at a time: who is it that cannot be?
+                        _sendable(name, agent, self.key)
+                    raise
                 self.actors = self.hosts.actors
                 return
             self.actors = [self._start(number) for number in range(len(self.agents))]
@@ -295,8 +303,9 @@ class Network:
         """End the agents' processes, and the cluster where it was started here."""
         if self.ray.is_initialized():
             if self.forks is not None and self.hosts is None:
-                with contextlib.suppress(self.ray.exceptions.RayError):
-                    self.ray.get([host.end.remote() for host in self.forks.hosts.values()], timeout=GOODBYE)
+                ended = [host.end.remote() for host in self.forks.hosts.values()]
+                if ended:
+                    self.ray.wait(ended, num_returns=len(ended), timeout=GOODBYE)  # what they say is not read
             if self.hosts is not None and self.actors:
                 ended = [host.end.remote() for host in self.hosts.actors]
                 self.ray.wait(ended, num_returns=len(ended), timeout=1.0)  # files of no use are all they would leave

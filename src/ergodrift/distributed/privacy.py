@@ -111,7 +111,8 @@ class Privacy:
     @property
     def cost(self) -> float:
         """The squared shift of one answer between neighbours, in standard deviations of its noise: 16 / z^2."""
-        return len(PARTS) * (2 / self.noise) ** 2
+        shift = 2 / self.noise
+        return len(PARTS) * (shift * shift)  # a power would raise where this is infinite
 
 
 class Secret:

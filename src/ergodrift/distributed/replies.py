@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ergodrift.types import Feedback
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -22,12 +25,14 @@ REFUSALS = {
     "site": "its machine has no agent of that name",
     "ledger": "its privacy ledger cannot be used",
     "group": "it answers in groups that it knows, or that are large enough, and this was none",
+    "memory": "it guards its answers, and this walk would hand them on from agent to agent",
     "opened": "it has opened its answer to this question for another group",
     "bound": "its answer is not finite, or beyond the bounds of secure aggregation",
     "ended": "its process ended before it was ready",
     "deadly": "its process ended whenever it loaded this agent's data",
 }
 MAX_TEXT = 120  # characters of a type's name, or of a place
+MOST_BYTES = 2**20  # of a reply that is no answer: an agent that says more is not heard out
 
 
 class Ready(NamedTuple):
@@ -38,12 +43,14 @@ class Ready(NamedTuple):
         functions: digests of what loss and constraints compute there, for checkpoints; empty where that is private.
         privacy: clip by part, noise and delta, where its answers are guarded.
         key: its public key of this walk, in hexadecimal, for secure aggregation.
+        fewest: members that a group must have for it to answer there.
     """
 
     constraints: int
     functions: dict[str, str]
     privacy: tuple[dict[str, float], float, float] | None = None
     key: str = ""
+    fewest: int = 0
 
 
 class Fault(NamedTuple):
@@ -64,8 +71,8 @@ class LostError(Exception):
         self.given_up = given_up
 
 
-def read(ray: ModuleType, ref: ObjectRef, timeout: float) -> bytes:
-    """The bytes behind a reference, once they are there.
+def read(ray: ModuleType, ref: ObjectRef, timeout: float, most: int = MOST_BYTES) -> bytes:
+    """The bytes behind a reference, once they are there; of no more than `most` a copy is made.
 
     `ray.get` unpickles whatever an agent returns or raises, and unpickling can run any code. So the object is taken
     from Ray as it travelled, and only bytes are accepted.
@@ -73,7 +80,7 @@ def read(ray: ModuleType, ref: ObjectRef, timeout: float) -> bytes:
     Raises:
         GetTimeoutError: of Ray, nothing came within `timeout` seconds.
         LostError: nothing will come.
-        NotPlainError: something else came.
+        NotPlainError: something else came, or more of it.
     """
     worker: Any = ray._private.worker.global_worker  # no public function leaves an object as it is
     if not hasattr(worker, "core_worker"):
@@ -81,6 +88,8 @@ def read(ray: ModuleType, ref: ObjectRef, timeout: float) -> bytes:
     ((data, metadata, *_),) = worker.core_worker.get_objects([ref], int(1000 * timeout))
     kind = bytes(metadata or b"").split(b",")[0]
     if kind == PLAIN:
+        if data is not None and data.size > most:
+            raise NotPlainError(f"{data.size} bytes, more than {most}")
         return b"" if data is None else data.to_pybytes()
     if not kind.isdigit():
         raise NotPlainError("an object, not with plain bytes")
@@ -88,6 +97,18 @@ def read(ray: ModuleType, ref: ObjectRef, timeout: float) -> bytes:
     if name == "TASK_EXECUTION_EXCEPTION":
         raise NotPlainError("an exception, not with plain bytes")
     raise LostError(name.lower().replace("_", " "), given_up=name == "ACTOR_DIED")
+
+
+def leave_unread(ray: ModuleType) -> None:
+    """From now on nothing that was raised in this cluster is unpickled here unless it is asked for.
+
+    Ray does so with an exception that comes, or is, when nobody holds a reference to it any more, in order to print it.
+    """
+    ray._private.worker.global_worker.raise_errors = _nothing  # there is no setting for it
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 def _error_name(ray: ModuleType, number: int) -> str:
@@ -128,19 +149,22 @@ def parsed(reply: bytes) -> bytes | Ready | Fault | int:
         return body
     try:
         return {READY: _ready, FAULT: _fault, HERE: int}[kind](json.loads(body))
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+    except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise NotPlainError("something that is no reply") from None
 
 
 def _ready(said: dict[str, Any]) -> Ready:
-    constraints, functions, privacy = said["constraints"], said["functions"], said["privacy"]
-    if type(constraints) is not int or not 0 <= constraints <= 2**31:
+    constraints, functions, privacy, fewest = (said[name] for name in ("constraints", "functions", "privacy", "fewest"))
+    if not all(type(count) is int and 0 <= count <= 2**31 for count in (constraints, fewest)):
         raise ValueError
     if privacy is not None:
         clip, noise, delta = privacy
-        privacy = {str(part)[:MAX_TEXT]: float(bound) for part, bound in clip.items()}, float(noise), float(delta)
+        clip = {part: float(clip[part]) for part in Feedback._fields[:4]}
+        if not all(0 < bound < math.inf for bound in clip.values()) or not (0 <= noise < math.inf and 0 < delta < 1):
+            raise ValueError
+        privacy = clip, float(noise), float(delta)
     digests = {name: _matched(r"[0-9a-f]{0,128}", functions[name]) for name in ("loss", "constraints") if functions}
-    return Ready(constraints, digests, privacy, _matched(r"[0-9a-f]{0,64}", said["key"]))
+    return Ready(constraints, digests, privacy, _matched(r"([0-9a-f]{64})?", said["key"]), fewest)
 
 
 def _fault(said: dict[str, Any]) -> Fault:

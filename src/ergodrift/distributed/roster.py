@@ -11,7 +11,7 @@ import numpy as np
 
 from ergodrift.distributed.gathering import EXCLUDED, Gathered
 from ergodrift.distributed.peers import RETRY_DELAY, Peers
-from ergodrift.distributed.replies import Fault, LostError, NotPlainError, Ready, parsed, read
+from ergodrift.distributed.replies import MOST_BYTES, Fault, LostError, NotPlainError, Ready, parsed, read
 from ergodrift.distributed.robust import Bounds
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL = 1.0  # seconds to wait for one answer before looking at the others
 MAX_MISSES = 3  # how often in a row an agent may be away when asked
 MAX_DEATHS = 10  # how often in a row an agent's process may end before it is ready again
+NEVER_READY = f"its process ended {MAX_DEATHS} times in a row before it was ready"
 MAX_RELAPSES = 5  # how often in a row a process that was started anew may end...
 FEW_ANSWERS = 20  # ... before it has given so many answers
 
@@ -72,8 +73,9 @@ class Roster:
         self.probes: dict[int, ObjectRef] = dict(gathered.awaited)  # what those who are away were last asked
         self.present = np.array([agent in gathered.ready for agent in range(count)])
         self.late = 0
-        self.preparing: set[ObjectRef] = set()  # waited for: new processes that were told of this walk
+        self.preparing: set[ObjectRef] = set()  # waited for, or probed: new processes that were told of this walk
         self.polled_at = 0.0
+        self.longest = MOST_BYTES  # bytes that are read of a reply
         self.heeded = -1
         self.heed()
 
@@ -112,6 +114,7 @@ class Roster:
 
     def _send(self, agent: int, asked: bytes) -> ObjectRef:
         ref = self.network.ask[agent](self.walk + asked)
+        self.longest = max(self.longest, self._expected_bytes(asked) + 1)
         self.messages[agent] += 1  # while it travels
         self.bytes[agent] += len(asked)
         self.asked[agent] += self._num_questions(asked) * self.rounds
@@ -130,7 +133,7 @@ class Roster:
         was_preparing = ref in self.preparing
         self.preparing.discard(ref)
         try:
-            reply = read(self.ray, ref, min(max(left, 0.0), POLL_INTERVAL))
+            reply = read(self.ray, ref, min(max(left, 0.0), POLL_INTERVAL), self.longest)
             said = parsed(reply) if reply else None
         except self.ray.exceptions.GetTimeoutError:
             if left <= POLL_INTERVAL:
@@ -142,7 +145,7 @@ class Roster:
         except LostError as error:  # its process or node died, or the answer was lost with it
             self.deaths[agent] += was_preparing
             if self.deaths[agent] >= MAX_DEATHS:
-                return self.set_aside(agent, f"its process ended {MAX_DEATHS} times in a row before it was ready")
+                return self.set_aside(agent, NEVER_READY)
             if left <= 0:
                 return self._mark_away(agent, None)
             self.network.restart(agent, error)
@@ -261,18 +264,29 @@ class Roster:
                 self._check_probe(agent)
 
     def _check_probe(self, agent: int) -> None:
+        was_preparing = self.probes[agent] in self.preparing
+        self.preparing.discard(self.probes[agent])
         try:
-            reply = read(self.ray, self.probes[agent], POLL_INTERVAL)
+            reply = read(self.ray, self.probes[agent], POLL_INTERVAL, self.longest)
             said = parsed(reply) if reply else None
         except NotPlainError as error:
             return self.set_aside(agent, f"it answered with {error}")
         except LostError as error:
+            self.deaths[agent] += was_preparing
+            if self.deaths[agent] >= MAX_DEATHS:
+                return self.set_aside(agent, NEVER_READY)
             self.network.restart(agent, error)
             self.probes[agent] = self.network.actors[agent].process_id.remote()
             return None
         if isinstance(said, Fault):
             return self.set_aside(agent, said.text)
         if isinstance(said, Ready) and not self._is_fit(agent, said):
+            return None
+        if agent not in self.ready:  # a new process, while the one before it was on its way here
+            if not isinstance(said, int):
+                return self.set_aside(agent, "it answered what it was not asked")
+            self.probes[agent] = self.network.actors[agent].prepare.remote(self.walk, self.spec)
+            self.preparing.add(self.probes[agent])
             return None
         del self.probes[agent]
         if isinstance(said, bytes):  # what it was asked for, not only where it is

@@ -118,7 +118,7 @@ class SelfRepellent:
     def paths(self, seeds: Sequence[int], hops: int) -> np.ndarray:
         strength = check.number("strength", self.strength, at_least=0)
         mu = self.chain.stationary
-        P: PyTree = self.chain.P.toarray() if scipy.sparse.issparse(self.chain.P) else self.chain.P
+        P: PyTree = scipy.sparse.csr_array(self.chain.P)
         out = np.zeros((len(seeds), hops), np.int32)
         for row, seed in enumerate(seeds):
             rng = np.random.default_rng([int(seed), 1])
@@ -126,8 +126,10 @@ class SelfRepellent:
             for hop in range(hops):
                 out[row, hop] = place
                 visits[place] += 1
-                weights = P[place] * (visits / visits.sum() / mu) ** -strength
-                place = int(np.searchsorted(np.cumsum(weights), rng.random() * weights.sum(), side="right"))
+                near = slice(P.indptr[place], P.indptr[place + 1])
+                often = visits[P.indices[near]] / mu[P.indices[near]]
+                weights = P.data[near] * (often / often.min()) ** -strength
+                place = int(P.indices[near][_drawn(weights, rng.random() * weights.sum())])
         return out
 
 
@@ -167,8 +169,12 @@ class Changing:
 
 def _step(P: scipy.sparse.csr_array, place: int, uniform: float) -> int:
     first, last = P.indptr[place], P.indptr[place + 1]
-    at = np.searchsorted(np.cumsum(P.data[first:last]), uniform, side="right")
-    return int(P.indices[first + min(at, last - first - 1)])
+    return int(P.indices[first + _drawn(P.data[first:last], uniform)])
+
+
+def _drawn(weights: np.ndarray, at: float) -> int:
+    """In whose share of the weights, one after the other, this lies; rounding may take it beyond the last."""
+    return min(int(np.searchsorted(np.cumsum(weights), at, side="right")), len(weights) - 1)
 
 
 def _metropolis(graph: object) -> PyTree:

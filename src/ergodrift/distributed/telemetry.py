@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,10 +45,11 @@ class TensorBoardLog:
         self.writer: Any = None
         for name in ("tensorboardX", "torch.utils.tensorboard"):
             try:
-                self.writer = importlib.import_module(name).SummaryWriter(os.fspath(folder))
-                return
+                self.writer = importlib.import_module(name).SummaryWriter(os.fspath(folder), flush_secs=1)
             except ImportError:
                 continue
+            weakref.finalize(self, self.writer.close)  # it writes by a thread, which has the last report till then
+            return
         raise ImportError("a log for TensorBoard needs tensorboardX: pip install tensorboardX, or name a .csv file")
 
     def __call__(self, numbers: Numbers) -> None:
