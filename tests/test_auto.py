@@ -156,14 +156,14 @@ def test_a_loss_that_is_not_finite_is_named_before_the_run():
 
 @pytest.mark.slow
 def test_a_linear_model_needs_less_memory_than_its_planes():
-    """30 states with d = 3,000: planes of 10,000 seeds would take 14 GiB, a number a row and one more 5 MB."""
+    """30 states with d = 300: planes of 100,000 seeds would take 14 GiB, a number a row and one more 50 MB."""
     rng = np.random.default_rng(0)
     model = ed.LinearModel("squared", ed.Ball(1.0))
-    data = model.data(list(rng.normal(size=(30, 1, 3000))), normals=rng.normal(size=(30, 1, 3000)), limits=[1.0])
-    source, x0 = ed.IIDSource(data), np.zeros(3000)
+    data = model.data(list(rng.normal(size=(30, 1, 300))), normals=rng.normal(size=(30, 1, 300)), limits=[1.0])
+    source, x0 = ed.IIDSource(data), np.zeros(300)
     plain = ed.Problem(model.loss, model.constraints, model.geometry)
-    assert ed.auto(model, source, x0, seeds=10_000).name == "SRDPP"
-    assert "GiB" in ed.auto(plain, source, x0, seeds=10_000, num_samples=600).reason
+    assert ed.auto(model, source, x0, seeds=100_000).name == "SRDPP"
+    assert "GiB" in ed.auto(plain, source, x0, seeds=100_000, num_samples=600).reason
 
 
 def test_what_is_refused():

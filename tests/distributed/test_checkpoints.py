@@ -44,7 +44,8 @@ def test_a_walk_is_written_every_so_many_seconds_too(network, tmp_path, monkeypa
             walk(network, checkpoint=file, **options)
     visited = Visited(monkeypatch)
     resumed = walk(network, checkpoint=file, **options)
-    assert 100 - 69 <= len(visited.hops) < 100
+    moved = sum(np.count_nonzero(hop >= 0) for hop in visited.hops)  # one token or both, as answers come
+    assert 200 - 2 * 69 <= moved < 200
     assert same(resumed.result, walk(network, **options).result)
 
 
