@@ -473,13 +473,31 @@ for algorithm in (None, ed.edpp(2.0)):
     for other in ends[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), ends[0], other)
     assert ends[0][1].multipliers.max() > 0
+def shared(w, xi):
+    return jax.lax.pmean(function(w, xi), "d")
+for algorithm in (None, ed.edpp(2.0)):
+    optimizer, ends = drift_plus_penalty(optax.adam(0.05), 3, algorithm), []
+    for both in (function, shared):
+        evaluate = value_and_constraints(both)
+        def step(w, state, xi):
+            _, grads, extra = evaluate(w, state, xi)
+            updates, state = optimizer.update(grads, state, w, **extra)
+            return optax.apply_updates(w, updates), state
+        if both is shared:
+            step = jax.shard_map(step, mesh=mesh, in_specs=(P(), P(), P("d")), out_specs=P())
+        step, now = jax.jit(step), (w, optimizer.init(w))
+        for _ in range(6):
+            now = jax.block_until_ready(step(*now, xi))
+        ends.append(now)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *ends)
 print("same")
 """
 
 
 @pytest.mark.slow
 def test_sharded_parameters():
-    """Two devices of a CPU: the same run, and the parameters stay where they were put."""
+    """Two devices of a CPU: the same run, and the parameters stay where they were put. With `shard_map` it is batches
+    that are shared, and the function averages what it returns."""
     full = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, env=full)
     assert done.stdout.strip() == "same", done.stderr
