@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
 from ergodrift.torch import gradients, ranks
+from ergodrift.torch.checks import check_count, refuse_ascent, refuse_shards, warn_of_constants
 from ergodrift.torch.constraints import Constraints, Values, as_vector, refuse_nonfinite
 from ergodrift.torch.multipliers import ScaleFree, VirtualQueue
 
@@ -101,10 +101,10 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
                 "LBFGS looks along a line for a smaller loss, again and again in one step, and multipliers that stay "
                 "the same meanwhile make that the wrong loss: take SGD or Adam"
             )
-        _refuse_ascent(optimizer.param_groups)
-        _refuse_shards(optimizer.param_groups)
-        _check_count("num_constraints", num_constraints, 0)
-        _check_count("every", every, 1)
+        refuse_ascent(optimizer.param_groups)
+        refuse_shards(optimizer.param_groups)
+        check_count("num_constraints", num_constraints, 0)
+        check_count("every", every, 1)
         if penalty is None and displacement is not None:
             raise ValueError(
                 f"displacement={displacement} goes with penalty=V: the scale-free form leaves that term out"
@@ -207,7 +207,8 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
             asked = [loss, *(steered[i] for i in due)]
             found = [gradients.size(gradients.of(scaled(one), params), like) for one in asked]
             sizes = torch.stack(found) / unit.square()
-            self._warn_of_constants(values, due, sizes[1:])
+            if not self.t:
+                warn_of_constants(params, values, due, sizes[1:], self.names)
         jac: list[list[torch.Tensor]] = []
         if self._displacement:
             every = (gradients.of(scaled(row), params) for row in steered)
@@ -307,7 +308,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
     def _check_groups(self) -> None:
         if self.param_groups is not self.optimizer.param_groups:
             self._share()  # someone has loaded a state into the wrapped optimiser
-        _refuse_ascent(self.param_groups)
+        refuse_ascent(self.param_groups)
 
     def _resolve(self, names: Sequence[str] | None) -> list[int]:
         """The numbers of the constraints that are equalities; until names are known, only as many."""
@@ -354,43 +355,9 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
                     "been touched"
                 )
 
-    def _warn_of_constants(self, values: torch.Tensor, due: list[int], sizes: torch.Tensor) -> None:
-        """In round 1: a constraint that is violated and has no gradient will not be kept, and the user should know."""
-        if self.t:
-            return
-        stuck = [i for i, size in zip(due, sizes.tolist(), strict=True) if size == 0 and values[i] > 0]
-        if stuck:
-            which = ", ".join(repr(self.names[i]) if self.names else str(i) for i in stuck)
-            warnings.warn(
-                f"constraint {which} is violated, and its gradient is 0: its multiplier stays 0 until it has one. Does "
-                "it depend on the parameters? Where it counts or compares, pass a differentiable stand-in as proxy=",
-                stacklevel=3,
-            )
-
 
 def _like(groups: list[dict[str, Any]]) -> torch.Tensor:
     """A 0 of the device and type of multipliers: the first parameter's device, float32 or, if any has that, float64."""
     params = [p for group in groups for p in group["params"]]
     wide = any(p.dtype in (torch.float64, torch.complex128) for p in params)
     return torch.zeros((), device=params[0].device, dtype=torch.float64 if wide else torch.float32)
-
-
-def _refuse_ascent(groups: list[dict[str, Any]]) -> None:
-    if any(group.get("maximize") for group in groups):
-        raise ValueError(
-            "maximize=True would climb the constraints too, away from g <= 0: take the optimiser without it, and hand "
-            "backward what is to be small, opt.backward(-reward, constraints)"
-        )
-
-
-def _refuse_shards(groups: list[dict[str, Any]]) -> None:
-    if any(hasattr(p, "full_tensor") for group in groups for p in group["params"]):  # what only a DTensor has
-        raise TypeError(
-            "parameters are sharded (fully_shard, tensor parallelism): gradients are measured whole, and there no rank "
-            "has them whole. DistributedDataParallel shares the batches instead"
-        )
-
-
-def _check_count(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
