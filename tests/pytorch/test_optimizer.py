@@ -770,3 +770,24 @@ def test_a_compiled_network_is_trained_as_the_plain_one_is():
             turn(opt, *asked(forward, t))
         results.append(torch.cat([opt.multipliers, *(p.detach().flatten() for p in net.parameters())]))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_a_training_step_may_be_compiled_as_a_whole():
+    """Its tracer goes around what the optimiser does, which keeps numbers from backward to step."""
+    results = []
+    for compiled in (False, True):
+        net = network()
+        opt = DriftPlusPenalty(torch.optim.SGD(net.parameters(), lr=0.1), 2)
+
+        def step(t, net=net, opt=opt):
+            loss, constraints = asked(net, t)
+            turn(opt, loss, constraints + 0.5)
+
+        act = torch.compile(step, backend="eager") if compiled else step
+        for t in range(12):
+            act(t)
+        results.append(torch.cat([opt.multipliers, *(p.detach().flatten() for p in net.parameters())]))
+    assert results[0][0] > 0
+    assert torch.equal(*results)

@@ -67,5 +67,5 @@ def warn_of_constants(
             warnings.warn(
                 f"constraint {which} is violated, and its gradient is {what}. Does it depend on the parameters? Where "
                 "it counts or compares, pass a differentiable stand-in as proxy=",
-                stacklevel=4,
+                stacklevel=5,  # here, backward, its two decorators
             )

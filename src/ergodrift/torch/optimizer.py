@@ -144,6 +144,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         """Rounds made so far."""
         return self._dual.t
 
+    @torch.compiler.disable  # a compiled training step goes around all three: they keep what its tracer would not
     @torch.enable_grad()  # wherever loss.backward() may be called
     def backward(
         self,
@@ -224,6 +225,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
             added = [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(done.jac, jac, strict=True)]
             self._round = _Round(done.weight + weight, done.values + weight * values, done.sizes, added)
 
+    @torch.compiler.disable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The step of the wrapped optimiser, and then that of the multipliers.
 
@@ -255,6 +257,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         self._round = None
         return value
 
+    @torch.compiler.disable
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients, and constraint values of a round that was not stepped (a scaler may skip it)."""
         self.optimizer.zero_grad(set_to_none)
