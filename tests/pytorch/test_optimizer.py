@@ -117,7 +117,7 @@ def test_sgd_with_a_penalty_is_the_paper_s_algorithm(algorithm, penalty, proximi
     for xi in torch.from_numpy(samples):
         turn(opt, ((x - xi) ** 2).sum(), (x * xi).sum() * torch.tensor([1, -1]) - 0.3)
         rate.step()
-    tolerance = 1e-12 if wide else 2e-6
+    tolerance = 1e-12 if wide else 1e-6
     np.testing.assert_allclose(x.detach().numpy(), np.asarray(found.x[0, -1]), rtol=0, atol=tolerance)
     scale = max(np.abs(np.asarray(found.queue[0, -1])).max(), 1)
     np.testing.assert_allclose(opt.queue.numpy(), np.asarray(found.queue[0, -1]), rtol=0, atol=tolerance * scale)
@@ -328,8 +328,11 @@ def test_while_constraints_are_kept_it_is_the_optimiser_alone():
         (lambda x: torch.ones(2, 3, 2) * x, r"got \(2, 3, 2\)"),
         (lambda x: [x.sum()], "must hold 2 values"),
         (lambda x: [x.sum(), torch.ones(2, 2) * x], r"constraints\[1\] must have shape \(\) or \(batch,\)"),
-        (lambda x: [x.sum(), x.sum().item()], r"constraints\[1\] must be a tensor, got 0.0.*no gradient"),
-        (lambda x: {"a": x.sum(), "b": x.sum().detach()}, r"constraints\['b'\] is detached.*proxy="),
+        (
+            lambda x: [x.sum(), x.sum().item()],
+            r"constraints\[1\] must be a tensor, got 0.0.*give 0 \* loss",
+        ),
+        (lambda x: {"a": x.sum(), "b": x.sum().detach()}, r"constraints\['b'\] is detached.*proxy=.*give 0 \* loss"),
         (lambda x: torch.zeros(2), "constraints is detached"),
         (lambda x: None, "constraints must be a tensor"),
         (lambda x: 0.5, "constraints must be a tensor"),
@@ -382,6 +385,12 @@ def test_settings_are_checked():
         DriftPlusPenalty(DriftPlusPenalty(sgd, 1), 1)
     with pytest.raises(ValueError, match="LBFGS"):
         DriftPlusPenalty(torch.optim.LBFGS([x]), 1)
+    with pytest.raises(ValueError, match="maximize=True would climb the constraints too"):
+        DriftPlusPenalty(torch.optim.SGD([x], lr=0.1, maximize=True), 1)
+    late = DriftPlusPenalty(torch.optim.SGD([x], lr=0.1), 1)
+    late.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "maximize": True})
+    with pytest.raises(ValueError, match="maximize=True would climb the constraints too"):
+        late.backward(x.sum(), x)
     with pytest.raises(ValueError, match=r"penalty must be > 0, got -1 in round 1"):
         DriftPlusPenalty(sgd, 1, penalty=lambda t: -t).backward(x.sum(), x)
     opt = DriftPlusPenalty(sgd, 1, equalities=["a"])
@@ -400,6 +409,21 @@ def test_settings_are_checked():
         opt.backward(x.sum(), x, proxy=x.detach())
 
 
+def test_sharded_parameters_are_refused():
+    """Their gradients would be measured in parts, and multipliers be those of a part."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        whole = torch.zeros(4)
+        x = nn.Parameter(distribute_tensor(whole, init_device_mesh("cpu", (1,)), [Shard(0)]))
+        with pytest.raises(TypeError, match="parameters are sharded"):
+            DriftPlusPenalty(torch.optim.SGD([x], lr=0.1), 1)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_a_constraint_without_a_gradient_is_told_of_and_has_no_multiplier():
     x, other = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
     opt = DriftPlusPenalty(torch.optim.SGD([x], lr=0.1), 2)
@@ -410,6 +434,18 @@ def test_a_constraint_without_a_gradient_is_told_of_and_has_no_multiplier():
     assert opt.multipliers[0] == 0
     assert opt.multipliers[1] > 0
     assert other.grad.abs().sum() == 0
+
+
+def test_a_gradient_that_is_rounding_alone_is_told_of():
+    """The mean of a softmax is 1 / k, whatever the network: what its gradient has are the last digits of its terms."""
+    net = nn.Sequential(nn.Linear(3, 4))
+    X, _ = batch(0)
+    flat, steep = net(X).softmax(-1).mean() + 0.25, net(X)[:, 0].mean() + 5
+    opt = DriftPlusPenalty(torch.optim.SGD(net.parameters(), lr=0.1), 2)
+    message = "constraint 'flat' is violated, and its gradient is no more than rounding"
+    with pytest.warns(UserWarning, match=message) as told:
+        opt.backward(net(X).square().mean(), {"steep": steep, "flat": flat})
+    assert [warning.filename for warning in told] == [__file__]
 
 
 def test_a_group_that_comes_late_is_measured_when_it_does():
@@ -583,6 +619,87 @@ def test_zero_grad_forgets_a_round_that_was_not_stepped():
     assert opt._dual.energy.item() == 1.0
 
 
+def test_gradients_that_the_network_forgets_are_a_round_forgotten():
+    """`model.zero_grad()`, with which many loops begin, knows nothing of multipliers; nor that a scaler left a step
+    out."""
+    net, twin = network(), network()
+    a = DriftPlusPenalty(torch.optim.SGD(net.parameters(), lr=0.1), 2)
+    b = DriftPlusPenalty(torch.optim.SGD(twin.parameters(), lr=0.1), 2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+    for t in range(6):
+        loss, constraints = asked(net, t)
+        turn(a, loss, constraints + 0.5)
+        for factor in (torch.inf, 1.0):
+            loss, constraints = asked(twin, t)
+            twin.zero_grad()
+            b.backward(factor * loss, factor * (constraints + 0.5), scaler=scaler)
+            scaler.step(b)
+            scaler.update()
+    assert b.t == 6
+    torch.testing.assert_close(a.multipliers, b.multipliers, rtol=1e-4, atol=1e-6)
+    assert b.multipliers.max() > 0
+
+
+def test_gradients_may_be_clipped_on_the_way_to_the_step_scaled_or_not():
+    ends = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**10)):
+        net = network()
+        opt = DriftPlusPenalty(torch.optim.SGD(net.parameters(), lr=0.1), 2, penalty=3.0)
+        for t in range(6):
+            opt.zero_grad()
+            loss, constraints = asked(net, t)
+            opt.backward(loss, constraints + 0.5, scaler=scaler)
+            if scaler is not None:
+                scaler.unscale_(opt)
+            before = torch.cat([p.detach().flatten() for p in net.parameters()])
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            if scaler is None:
+                opt.step()
+            else:
+                scaler.step(opt)
+                scaler.update()
+            now = torch.cat([p.detach().flatten() for p in net.parameters()])
+            assert (now - before).norm() < 0.0501
+        ends.append(torch.cat([now, opt.queue]))
+    assert opt.queue.max() > 0
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_that_is_kept_serves_two_optimisers():
+    """A body and a head with optimisers of their own, as in adversarial training."""
+    ends = []
+    for shared in (False, True):
+        body, head = network(0), nn.Parameter(torch.ones(1))
+        a = DriftPlusPenalty(torch.optim.SGD(body.parameters(), lr=0.1), 2)
+        b = DriftPlusPenalty(torch.optim.SGD([head], lr=0.1), 1)
+        for t in range(4):
+            loss, constraints = asked(body, t)
+            a.zero_grad()
+            a.backward(loss, constraints, retain_graph=shared)
+            again = loss if shared else asked(body, t)[0]
+            kept = [p.grad.clone() for p in body.parameters()]
+            b.zero_grad()
+            b.backward((again * head).sum(), head.sum() - 1)
+            for p, grad in zip(body.parameters(), kept, strict=True):
+                p.grad = grad
+            a.step()
+            b.step()
+        ends.append(torch.cat([head.detach(), *(p.detach().flatten() for p in body.parameters())]))
+    assert torch.equal(*ends)
+
+
+def test_while_all_parameters_are_frozen_nothing_moves():
+    net = network().requires_grad_(False)
+    before = copy.deepcopy(net.state_dict())
+    for penalty in (None, 2.0):
+        opt, x = DriftPlusPenalty(torch.optim.SGD(net.parameters(), lr=0.1), 2, penalty=penalty), torch.ones(1)
+        x.requires_grad_()
+        for t in range(2):
+            loss, constraints = asked(net, t)
+            turn(opt, loss * x.sum(), constraints * x - 100)
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
+
+
 def test_mixed_precision_scales_losses_and_constraints_alike_and_skipped_steps_change_nothing():
     plain, scaled = network(), network()
     a = DriftPlusPenalty(torch.optim.SGD(plain.parameters(), lr=0.1), 2)
@@ -627,9 +744,10 @@ def test_half_precision_keeps_multipliers_in_single():
     assert opt.multipliers.item() > 0
 
 
-def test_sparse_gradients_have_a_size_too():
+@pytest.mark.parametrize("inner", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_sparse_gradients_have_a_size_too(inner):
     table = nn.Embedding(5, 2, sparse=True)
-    opt = DriftPlusPenalty(torch.optim.SGD(table.parameters(), lr=0.1), 1)
+    opt = DriftPlusPenalty(inner(table.parameters(), lr=0.1), 1)
     for _ in range(12):
         out = table(torch.tensor([1, 1, 3]))
         turn(opt, out.sum(), -out.sum() - 1)
@@ -652,3 +770,24 @@ def test_a_compiled_network_is_trained_as_the_plain_one_is():
             turn(opt, *asked(forward, t))
         results.append(torch.cat([opt.multipliers, *(p.detach().flatten() for p in net.parameters())]))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_a_training_step_may_be_compiled_as_a_whole():
+    """Its tracer goes around what the optimiser does, which keeps numbers from backward to step."""
+    results = []
+    for compiled in (False, True):
+        net = network()
+        opt = DriftPlusPenalty(torch.optim.SGD(net.parameters(), lr=0.1), 2)
+
+        def step(t, net=net, opt=opt):
+            loss, constraints = asked(net, t)
+            turn(opt, loss, constraints + 0.5)
+
+        act = torch.compile(step, backend="eager") if compiled else step
+        for t in range(12):
+            act(t)
+        results.append(torch.cat([opt.multipliers, *(p.detach().flatten() for p in net.parameters())]))
+    assert results[0][0] > 0
+    assert torch.equal(*results)

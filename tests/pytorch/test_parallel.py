@@ -46,6 +46,36 @@ def test_two_processes_have_the_same_multipliers_and_train_as_one(penalty, tmp_p
 
 
 @pytest.mark.slow
+def test_names_in_another_order_on_another_rank_are_refused(tmp_path):
+    """A dict that is made from a set: values would be averaged with those of other constraints."""
+    code = f"""
+import sys, torch, torch.distributed as dist
+from ergodrift.torch import DriftPlusPenalty
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://{tmp_path}/meet", rank=rank, world_size=2)
+x = torch.nn.Parameter(torch.zeros(2))
+opt = DriftPlusPenalty(torch.optim.SGD([x], lr=0.1), 2)
+names = ["a", "b"]
+opt.backward(x.sum(), {{name: x[i] for i, name in enumerate(names)}})
+opt.step()
+opt = DriftPlusPenalty(torch.optim.SGD([x], lr=0.1), 2)
+try:
+    opt.backward(x.sum(), {{name: x[0] for name in (names if rank else names[::-1])}})
+except ValueError as error:
+    assert "another order, on another rank" in str(error)
+    print("refused")
+dist.destroy_process_group()
+"""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    for process in processes:
+        out, error = process.communicate(timeout=300)
+        assert out.decode().strip() == "refused", error.decode()
+
+
+@pytest.mark.slow
 def test_a_killed_process_goes_on_from_its_file(tmp_path):
     """Killed at any moment, it ends where one that was left alone ends."""
     code = f"""

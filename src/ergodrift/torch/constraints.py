@@ -10,6 +10,7 @@ import torch  # type: ignore[import-not-found]
 
 Constraints: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Values: TypeAlias = "Constraints | float | Sequence[float] | Mapping[str, float]"  # where a proxy has the gradients
+UNSEEN = "; for a group that no sample of a batch belongs to, give 0 * loss"
 
 
 def as_vector(
@@ -48,7 +49,7 @@ def as_vector(
         raise ValueError(f"{what} must hold {count} values, as num_constraints says, got {len(parts)}")
     for name, part in parts.items():
         if not isinstance(part, torch.Tensor):
-            hint = "; what has been through .item() or NumPy has no gradient" if graph else ""
+            hint = f"; what has been through .item() or NumPy has no gradient{UNSEEN}" if graph else ""
             raise TypeError(f"{what}[{name!r}] must be a tensor, got {part!r}{hint}")
         if part.dim() > 1:
             raise ValueError(
@@ -93,6 +94,7 @@ def _refuse_detached(what: str, part: torch.Tensor) -> None:
         raise ValueError(
             f"{what} is detached: no parameter can be reached from it. Compute it outside torch.no_grad() and without "
             ".item() or .detach(); where it has no gradient (counts, rates), pass a differentiable stand-in as proxy="
+            + UNSEEN
         )
 
 
@@ -104,5 +106,5 @@ def refuse_nonfinite(values: torch.Tensor, names: Sequence[str] | None) -> None:
         name = repr(names[i]) if names else i
         raise ValueError(
             f"constraint {name} is {values[i].item()}; parameters and multipliers have not been touched. The mean over "
-            "a group that no sample of a batch belongs to is NaN: give 0 for it"
+            "a group that no sample of a batch belongs to is NaN: give 0 * loss for it"
         )

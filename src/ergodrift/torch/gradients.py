@@ -7,6 +7,8 @@ import torch  # type: ignore[import-not-found]
 
 def of(output: torch.Tensor, params: list[torch.Tensor]) -> list[torch.Tensor]:
     """The gradient of one number, with zeros for parameters that it does not depend on; the graph stays."""
+    if not params:  # all are frozen
+        return []
     return list(torch.autograd.grad(output, params, retain_graph=True, allow_unused=True, materialize_grads=True))
 
 

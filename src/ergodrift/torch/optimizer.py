@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from ergodrift.torch import gradients
+from ergodrift.torch import gradients, ranks
+from ergodrift.torch.checks import check_count, refuse_ascent, refuse_shards, warn_of_constants
 from ergodrift.torch.constraints import Constraints, Values, as_vector, refuse_nonfinite
 from ergodrift.torch.multipliers import ScaleFree, VirtualQueue
 
@@ -101,8 +101,10 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
                 "LBFGS looks along a line for a smaller loss, again and again in one step, and multipliers that stay "
                 "the same meanwhile make that the wrong loss: take SGD or Adam"
             )
-        _check_count("num_constraints", num_constraints, 0)
-        _check_count("every", every, 1)
+        refuse_ascent(optimizer.param_groups)
+        refuse_shards(optimizer.param_groups)
+        check_count("num_constraints", num_constraints, 0)
+        check_count("every", every, 1)
         if penalty is None and displacement is not None:
             raise ValueError(
                 f"displacement={displacement} goes with penalty=V: the scale-free form leaves that term out"
@@ -142,6 +144,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         """Rounds made so far."""
         return self._dual.t
 
+    @torch.compiler.disable  # a compiled training step goes around all three: they keep what its tracer would not
     @torch.enable_grad()  # wherever loss.backward() may be called
     def backward(
         self,
@@ -151,6 +154,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         proxy: Constraints | None = None,
         weight: float = 1.0,
         scaler: Any = None,
+        retain_graph: bool = False,
     ) -> None:
         """In the place of `loss.backward()`: adds the gradient of weight (f + sum_i lambda_i g_i) to every `.grad`.
 
@@ -162,6 +166,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
                 multipliers still go by the constraints, which may then be plain numbers. The same forms.
             weight: of this batch, where gradients of several are accumulated before a step: 1 / k for each of k.
             scaler: a `torch.amp.GradScaler`, which must not have scaled the loss already; then `scaler.step(opt)`.
+            retain_graph: as in `loss.backward()`: whether somebody else will go back through the same graph.
         """
         n = self.num_constraints
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -186,21 +191,25 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         if scaler is None:
             self._refuse_nonfinite(values, names, loss)
         if names is not None and self.names is None:
+            ranks.agree(names, like, self.process_group)
             self._bind(names, self._resolve(names))
         self._check_groups()
 
         def scaled(output: torch.Tensor) -> torch.Tensor:
             return output if scaler is None else scaler.scale(output)
 
-        done, due = self._round, self._dual.due()
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        if all(p.grad is None for p in params):
+            self._round = None  # forgotten by somebody else, as `model.zero_grad()` does
+        done, due = self._round, self._dual.due()
         unit = torch.ones_like(like) if scaler is None else scaled(loss.new_ones(())).to(like.device, like.dtype)
         sizes = None if done is None else done.sizes
         if done is None and due:
             asked = [loss, *(steered[i] for i in due)]
             found = [gradients.size(gradients.of(scaled(one), params), like) for one in asked]
             sizes = torch.stack(found) / unit.square()
-            self._warn_of_constants(values, due, sizes[1:])
+            if not self.t:
+                warn_of_constants(params, values, due, sizes[1:], self.names)
         jac: list[list[torch.Tensor]] = []
         if self._displacement:
             every = (gradients.of(scaled(row), params) for row in steered)
@@ -209,13 +218,14 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         lagrangian = loss.reshape(()).to(steered.dtype if n else loss.dtype)
         if n:
             lagrangian = lagrangian + (prices.to(steered.device, steered.dtype) * steered).sum().to(loss.device)
-        scaled(weight * lagrangian).backward()
+        scaled(weight * lagrangian).backward(retain_graph=retain_graph)
         if done is None:
             self._round = _Round(weight, weight * values, sizes, jac)
         else:
             added = [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(done.jac, jac, strict=True)]
             self._round = _Round(done.weight + weight, done.values + weight * values, done.sizes, added)
 
+    @torch.compiler.disable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The step of the wrapped optimiser, and then that of the multipliers.
 
@@ -232,7 +242,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         self._check_groups()
         with torch.no_grad():
             values = done.values / done.weight
-            values, sizes = self._over_ranks(values, done.sizes)
+            values, sizes = ranks.averaged(values, done.sizes, self.process_group)
             self._refuse_nonfinite(values, self.names)  # with a scaler, only now are gradients known to be finite
             params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
             before = [p.detach().clone() for p in params] if self._displacement else []
@@ -241,12 +251,13 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
             if self._displacement:
                 moved = [p - old for p, old in zip(params, before, strict=True)]
                 change = gradients.along(done.jac, moved, self._like) / done.weight
-                change, _ = self._over_ranks(change, None)
+                change, _ = ranks.averaged(change, None, self.process_group)
                 change = self._paired(change)
             self._dual.update(self._paired(values), change, sizes)
         self._round = None
         return value
 
+    @torch.compiler.disable
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients, and constraint values of a round that was not stepped (a scaler may skip it)."""
         self.optimizer.zero_grad(set_to_none)
@@ -300,6 +311,7 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
     def _check_groups(self) -> None:
         if self.param_groups is not self.optimizer.param_groups:
             self._share()  # someone has loaded a state into the wrapped optimiser
+        refuse_ascent(self.param_groups)
 
     def _resolve(self, names: Sequence[str] | None) -> list[int]:
         """The numbers of the constraints that are equalities; until names are known, only as many."""
@@ -334,18 +346,6 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
         index = torch.tensor(self._pairs, device=multipliers.device)
         return multipliers[:n].index_add(0, index, -multipliers[n:])
 
-    def _over_ranks(self, values: torch.Tensor, sizes: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Averages over all ranks, so that multipliers are the same everywhere."""
-        parallel = torch.distributed
-        if not (parallel.is_available() and parallel.is_initialized()):
-            return values, sizes
-        ranks = parallel.get_world_size(self.process_group)
-        if ranks == 1 or not len(values):
-            return values, sizes
-        both = torch.cat([values] if sizes is None else [values, sizes]) / ranks
-        parallel.all_reduce(both, group=self.process_group)
-        return both[: len(values)], None if sizes is None else both[len(values) :]
-
     def _refuse_nonfinite(
         self, values: torch.Tensor, names: Sequence[str] | None, loss: torch.Tensor | None = None
     ) -> None:
@@ -358,27 +358,9 @@ class DriftPlusPenalty(torch.optim.Optimizer):  # type: ignore[misc]
                     "been touched"
                 )
 
-    def _warn_of_constants(self, values: torch.Tensor, due: list[int], sizes: torch.Tensor) -> None:
-        """In round 1: a constraint that is violated and has no gradient will not be kept, and the user should know."""
-        if self.t:
-            return
-        stuck = [i for i, size in zip(due, sizes.tolist(), strict=True) if size == 0 and values[i] > 0]
-        if stuck:
-            which = ", ".join(repr(self.names[i]) if self.names else str(i) for i in stuck)
-            warnings.warn(
-                f"constraint {which} is violated, and its gradient is 0: its multiplier stays 0 until it has one. Does "
-                "it depend on the parameters? Where it counts or compares, pass a differentiable stand-in as proxy=",
-                stacklevel=3,
-            )
-
 
 def _like(groups: list[dict[str, Any]]) -> torch.Tensor:
     """A 0 of the device and type of multipliers: the first parameter's device, float32 or, if any has that, float64."""
     params = [p for group in groups for p in group["params"]]
     wide = any(p.dtype in (torch.float64, torch.complex128) for p in params)
     return torch.zeros((), device=params[0].device, dtype=torch.float64 if wide else torch.float32)
-
-
-def _check_count(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Drift-plus-penalty around any optax optimiser, for people who train networks under constraints."""
+"""The transformation: any optax optimiser, with multipliers beside it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from ergodrift.methods.method import DriftPlusPenalty
 from ergodrift.methods.rates import Rates
 from ergodrift.methods.scalefree import ScaledDrift, SharedDrift
 from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule
+from ergodrift.optax.constraints import flat, seen
+from ergodrift.optax.products import norms, transposed
 from ergodrift.types import Feedback, PyTree, Scalar, Sizes, State
 
 try:
@@ -29,7 +31,8 @@ Rule: TypeAlias = DriftPlusPenalty | ScaledDrift
 
 # Pure numbers; docs/howto/networks.md has what others do.
 DUAL_STRIDE = 0.1  # a third of `sdpp`'s: a network is judged by its last point, not by an average
-EVERY, DIRECTIONS = 64, 8  # norms are looked at in rounds 1, 2, 4, ..., 64, 128, 192, ..., along so many directions
+SEARCHES = (optax.ScaleByZoomLinesearchState, optax.ScaleByBacktrackingLinesearchState)  # of lines
+EVERY = 64  # norms are looked at in rounds 1, 2, 4, ..., 64, 128, 192, ...
 
 
 class DriftPlusPenaltyState(NamedTuple):
@@ -99,6 +102,7 @@ def drift_plus_penalty(
             that name.
 
     >>> import optax, jax.numpy as jnp
+    >>> from ergodrift.optax import value_and_constraints
     >>> optimizer = drift_plus_penalty(optax.sgd(0.1), num_constraints=1)
     >>> evaluate = value_and_constraints(lambda x: (jnp.sum((x - 2) ** 2), x - 1))  # as near to 2 as x <= 1 may be
     >>> @jax.jit
@@ -127,7 +131,13 @@ def drift_plus_penalty(
         schedule = method.schedule.init(method.geometry, tree.cast(params, kind), count)
         # Copies: who donates the state to a compiled step may not donate an array twice.
         schedule = jax.tree.map(jnp.copy, schedule)
-        return DriftPlusPenaltyState(jnp.zeros((), jnp.int32), queue, multipliers, schedule, sizes, inner.init(params))
+        within = inner.init(params)
+        if any(_is_search(node) for node in jax.tree.leaves(within, is_leaf=_is_search)):
+            raise ValueError(
+                "inner looks along a line for a smaller loss, and what is to become smaller here is the loss with the "
+                "constraints, at prices that move: take optax.lbfgs(learning_rate, linesearch=None), Adam or SGD"
+            )
+        return DriftPlusPenaltyState(jnp.zeros((), jnp.int32), queue, multipliers, schedule, sizes, within)
 
     def update(
         updates: PyTree,
@@ -148,7 +158,7 @@ def drift_plus_penalty(
             )
         if params is None:
             raise TypeError("drift_plus_penalty needs the parameters: update(grads, state, params, ...)")
-        values = _flat(constraints, kind)
+        values = flat(constraints, kind)
         if values.shape != (count,):
             raise ValueError(f"constraints have {values.size} entries, but num_constraints={count}")
         rule = tree.cast(method, kind)
@@ -164,7 +174,7 @@ def drift_plus_penalty(
             def pushforward(step: PyTree) -> jax.Array:
                 return tree.pushforward(jac, tree.cast(step, kind))
         else:
-            along = _transposed(vjp, count + 1, kind)
+            along = transposed(vjp, count + 1, kind)
             sizes, schedule, weights = _weigh_without(rule, now, values, sizes, along)
 
             def pushforward(step: PyTree) -> jax.Array:
@@ -181,61 +191,6 @@ def drift_plus_penalty(
         return updates, DriftPlusPenaltyState(t, queue, multipliers, schedule, sizes, inner_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def value_and_constraints(
-    loss_and_constraints: Callable[..., tuple[Any, ...]], has_aux: bool = False
-) -> Callable[..., tuple[Any, PyTree, dict[str, Any]]]:
-    """A function that gives the loss, the gradient that `inner` is to be handed, and what `drift_plus_penalty` needs.
-
-    One backward pass, with the current multipliers on the constraints: df + sum_i m_i dg_i. No Jacobian is formed,
-    neither here nor later. What the queue needs of it are products with a direction, which take a forward pass for all
-    constraints together: with the displacement of the step (named algorithms), or with random signs v, since
-    E[(dg_i . v)^2] = |dg_i|^2 (default; in one step of 64).
-
-    Args:
-        loss_and_constraints: a function of the parameters, and of whatever else it is called with, that returns the
-            loss, one number, and the constraints (<= 0), n numbers in an array, a tuple or a dict.
-        has_aux: whether it returns a third thing, which is passed on.
-
-    Returns:
-        evaluate(params, state, *args) -> loss, grads, extra; or (loss, aux), grads, extra. `state` is that of the
-        optimiser, or of a chain that holds it.
-
-    >>> import optax, jax.numpy as jnp
-    >>> optimizer = drift_plus_penalty(optax.adam(0.01), num_constraints=2)
-    >>> evaluate = value_and_constraints(lambda x, y: (jnp.sum((x - y) ** 2), {"sum": jnp.sum(x) - 1, "first": -x[0]}))
-    >>> x = jnp.zeros(3)
-    >>> loss, grads, extra = evaluate(x, optimizer.init(x), jnp.ones(3))
-    >>> print(loss, grads, extra["constraints"]["sum"])
-    3.0 [-2. -2. -2.] -1.0
-    """
-
-    def evaluate(params: PyTree, state: PyTree, *args: Any, **kwargs: Any) -> tuple[Any, PyTree, dict[str, Any]]:
-        multipliers = _found(state).multipliers
-        kind = multipliers.dtype
-
-        def values_of(params: PyTree) -> tuple[jax.Array, tuple[Any, ...]]:
-            returned = loss_and_constraints(params, *args, **kwargs)
-            if not isinstance(returned, tuple) or len(returned) != 2 + has_aux:
-                wanted = "(loss, constraints, aux)" if has_aux else "(loss, constraints)"
-                raise TypeError(f"loss_and_constraints must return {wanted}, got {jax.tree.structure(returned)}")
-            if jnp.shape(returned[0]) != ():
-                raise ValueError(f"the loss must be one number, got shape {jnp.shape(returned[0])}: take its mean")
-            loss, constraints = jnp.asarray(returned[0], kind), _flat(returned[1], kind)
-            if constraints.shape != multipliers.shape:
-                raise ValueError(
-                    f"loss_and_constraints returns {constraints.size} constraints, but num_constraints="
-                    f"{multipliers.size}"
-                )
-            return jnp.concatenate([loss[None], constraints]), returned
-
-        values, vjp, (loss, constraints, *aux) = jax.vjp(values_of, params, has_aux=True)
-        one = jnp.ones(1, kind)
-        (grads,) = vjp(jnp.concatenate([one, seen(multipliers, values[1:])]))
-        return (loss, *aux) if has_aux else loss, grads, {"constraints": constraints, "vjp": vjp}
-
-    return evaluate
 
 
 def sgd() -> optax.GradientTransformationExtraArgs:
@@ -258,22 +213,6 @@ def sgd() -> optax.GradientTransformationExtraArgs:
         return jax.tree.map(lambda leaf: -step_size.astype(leaf.dtype) * leaf, updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
-
-
-def equality(values: PyTree, tolerance: Scalar = 0.0) -> jax.Array:
-    """h = 0 as pairs of constraints, h - tolerance <= 0 and -h - tolerance <= 0; (n,) or any nest -> (2 n,).
-
-    >>> import jax.numpy as jnp
-    >>> print(equality(jnp.array([0.5, -1.0])))
-    [ 0.5 -1.  -0.5  1. ]
-    """
-    flat = _flat(values, tree.dtype(values))
-    return jnp.concatenate([flat, -flat]) - jnp.asarray(tolerance, flat.dtype)
-
-
-def seen(multipliers: jax.Array, constraints: jax.Array) -> jax.Array:
-    """The multipliers, or NaN where a constraint is not finite: then so is the gradient, and nobody steps unknowing."""
-    return multipliers + 0 * jnp.sum(constraints)
 
 
 def _method(algorithm: Algorithm | None) -> Rule:
@@ -304,49 +243,10 @@ def _weigh_without(
             "jacobian= to update, or take ed.dpp(), ed.edpp(tau_mix), or no algorithm"
         )
     look = (t % EVERY == 0) | (t & (t - 1) == 0)
-    sizes = jax.lax.cond(look, lambda: _norms(along, now.x, t), lambda: sizes)
+    sizes = jax.lax.cond(look, lambda: norms(along, now.x, t), lambda: sizes)
     squares = jnp.square(sizes)
     pressure = schedule.press(now.schedule, t, now.queue, squares[0], squares[1:], values)
     return sizes, *schedule.weights(pressure, t, Sizes(sizes[0], sizes[1:], jnp.abs(values)))
-
-
-def _norms(along: Callable[[PyTree], jax.Array], x: PyTree, t: jax.Array) -> jax.Array:
-    """|df| and |dg_i|, (n + 1,), as root mean squares of their products with random signs."""
-    leaves, structure = jax.tree.flatten(x)
-    key = jax.random.fold_in(jax.random.key(0), t)
-    # 32 bits of a word are the signs of as many directions: random words are what takes time.
-    words = [jax.random.bits(jax.random.fold_in(key, i), leaf.shape, "uint32") for i, leaf in enumerate(leaves)]
-
-    def slopes(j: jax.Array) -> jax.Array:
-        signs = [1 - 2 * ((word >> j) & 1).astype(leaf.dtype) for word, leaf in zip(words, leaves, strict=True)]
-        # Where a mesh is explicit, shards are part of a type: those of the parameters.
-        signs = [sign * jnp.ones_like(leaf) for sign, leaf in zip(signs, leaves, strict=True)]
-        return along(jax.tree.unflatten(structure, signs))
-
-    # One after the other: side by side they would take the memory of eight networks.
-    return jnp.sqrt(jnp.mean(jnp.square(jax.lax.map(slopes, jnp.arange(DIRECTIONS, dtype="uint32"))), axis=0))
-
-
-def _transposed(vjp: Any, size: int, kind: Any) -> Callable[[PyTree], jax.Array]:
-    """The products of the gradients of loss and constraints with a direction, (n + 1,): `vjp`, the other way."""
-    values = jax.ShapeDtypeStruct((size,), kind)
-    (like,) = jax.eval_shape(vjp, values)
-    transpose = jax.linear_transpose(vjp, values)
-
-    def fitting(step: PyTree, like: PyTree) -> PyTree:
-        if isinstance(step, optax.MaskedNode):
-            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-        return step.astype(like.dtype)
-
-    leaves, structure = jax.tree.flatten(like)
-
-    def along(step: PyTree) -> jax.Array:
-        if len(jax.tree.leaves(step)) == len(leaves):  # flax's nnx hands optimisers bare arrays, and models states
-            step = jax.tree.unflatten(structure, jax.tree.leaves(step))
-        step = jax.tree.map(fitting, step, like, is_leaf=lambda node: isinstance(node, optax.MaskedNode))
-        return transpose((step,))[0]
-
-    return along
 
 
 def _lagrangian_grad(grads: PyTree, jac: PyTree, multipliers: jax.Array) -> PyTree:
@@ -363,12 +263,6 @@ def _kind(params: PyTree) -> Any:
     return kind if jnp.finfo(kind).bits >= 32 else jnp.dtype("float32")
 
 
-def _flat(constraints: PyTree, kind: Any) -> jax.Array:
-    """The numbers of an array or of a nest of them, (n,), a dict's by the order of its names."""
-    leaves = [jnp.ravel(jnp.asarray(leaf)).astype(kind) for leaf in jax.tree.leaves(constraints)]
-    return jnp.concatenate(leaves) if leaves else jnp.zeros(0, kind)
-
-
 def _loss(schedule: object, extra: dict[str, Any], kind: Any) -> jax.Array:
     """The value of the loss, for the schedule that looks at it."""
     if "value" not in extra and isinstance(schedule, FeedbackSchedule):
@@ -383,16 +277,5 @@ def _check_rows(jacobian: PyTree, grads: PyTree, count: int) -> None:
         raise ValueError(f"jacobian must have the structure of the gradients and a leading axis: {wanted}, got {found}")
 
 
-def _found(state: PyTree) -> DriftPlusPenaltyState:
-    """The state of `drift_plus_penalty` in that of an optimiser."""
-
-    def is_ours(node: object) -> bool:
-        return isinstance(node, DriftPlusPenaltyState)
-
-    found = [node for node in jax.tree.leaves(state, is_leaf=is_ours) if is_ours(node)]
-    if len(found) != 1:
-        raise ValueError(
-            f"state must hold one state of drift_plus_penalty, found {len(found)}: call evaluate(params, state, ...) "
-            "with what optimizer.init(params) or optimizer.update(...) returned"
-        )
-    return found[0]
+def _is_search(node: object) -> bool:
+    return isinstance(node, SEARCHES)

@@ -1,0 +1,16 @@
+"""Drift-plus-penalty around any optax optimiser, for people who train networks under constraints."""
+
+from ergodrift.optax.constraints import equality, seen
+from ergodrift.optax.evaluate import value_and_constraints
+from ergodrift.optax.transform import DUAL_STRIDE, EVERY, DriftPlusPenaltyState, drift_plus_penalty, sgd
+
+__all__ = [
+    "DUAL_STRIDE",
+    "EVERY",
+    "DriftPlusPenaltyState",
+    "drift_plus_penalty",
+    "equality",
+    "seen",
+    "sgd",
+    "value_and_constraints",
+]
