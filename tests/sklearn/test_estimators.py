@@ -84,6 +84,8 @@ def test_the_loss_is_that_of_an_independent_solver_with_the_same_gap(fair):
 
 def test_what_was_asked_for_is_certified_and_holds_on_new_rows(fair):
     assert fair.certificate_.satisfied
+    with pytest.raises(TypeError, match=r"ask \.satisfied"):
+        bool(fair.certificate_)
     assert fair.certificate_.num_rows == 800
     assert "satisfied" in str(fair.certificate_)
     X, y, group = people(seed=1, n=20_000)

@@ -153,6 +153,8 @@ def test_clear_cases_are_decided_by_every_method(method, x, first, second):
     np.testing.assert_array_less([x, x - 1], found.upper)
     assert found.loss_lower < x**2 + 1 < found.loss_upper
     assert found.satisfied == (first == "satisfied")
+    with pytest.raises(TypeError, match=r"ask \.satisfied"):
+        bool(found)
     assert "every n" in str(found) or method in ("batch", "overlapping", "bootstrap")
 
 

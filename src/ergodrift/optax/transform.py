@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from ergodrift._core import check, tree
-from ergodrift._core.extras import absent
 from ergodrift.geometry import Geometry
 from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.estimator import SingleSample
@@ -20,11 +20,6 @@ from ergodrift.methods.schedule import FeedbackSchedule, PresetSchedule
 from ergodrift.optax.constraints import flat, seen
 from ergodrift.optax.products import norms, transposed
 from ergodrift.types import Feedback, PyTree, Scalar, Sizes, State
-
-try:
-    import optax
-except ModuleNotFoundError as error:
-    raise absent("ergodrift.optax", "optax", error) from error
 
 X = TypeVar("X")
 Rule: TypeAlias = DriftPlusPenalty | ScaledDrift

@@ -58,6 +58,9 @@ class TableCertificate:
         """Whether every constraint is certified to hold."""
         return all(verdict == "satisfied" for verdict in self.verdict)
 
+    def __bool__(self) -> bool:
+        raise TypeError("a certificate is neither true nor false: ask .satisfied, or .verdict for each quantity")
+
     @property
     def excess(self) -> np.ndarray:
         """(k,) how far the worse end of each interval is above its limit; 0 or less where it is certified to hold."""

@@ -56,6 +56,9 @@ class Certificate:
         """Whether every constraint is certified to hold."""
         return all(verdict == "satisfied" for verdict in self.verdict)
 
+    def __bool__(self) -> bool:
+        raise TypeError("a certificate is neither true nor false: ask .satisfied, or .verdict for each constraint")
+
     def without_loss(self) -> Certificate:
         """The same, of constraints that came without a loss."""
         return dataclasses.replace(self, loss_estimate=np.nan, loss_lower=np.nan, loss_upper=np.nan)
