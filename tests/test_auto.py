@@ -249,6 +249,35 @@ def test_a_large_level_beside_small_features_is_no_obstacle():
     assert over.mean() < 6  # the spread over 100 rows is 3
 
 
+def regression(sizes: np.ndarray, rows: int = 2000) -> tuple[ed.Problem, ed.SeriesSource, np.ndarray]:
+    """Least squares with features of these sizes on a large ball, a limit on one sum of x; and what x is best."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(rows, 4))
+    y = z @ [1.0, -1.0, 0.5, 2.0] + 0.5 * rng.normal(size=rows)
+    limit = np.array([1.0, 0.0, 0.0, 1.0])  # on the sum of the first and the last coefficient, where sizes are 1
+    problem = ed.Problem(
+        lambda x, xi: 0.5 * (xi["z"] @ x - xi["y"]) ** 2, lambda x, xi: (xi["c"] @ x - 1)[None], ed.Ball(1e4)
+    )
+    source = ed.SeriesSource({"z": z * sizes, "y": y, "c": np.tile(limit * sizes, (rows, 1))})
+    h = np.linalg.inv(z.T @ z)
+    free = h @ z.T @ y
+    return problem, source, (free - h @ limit * (limit @ free - 1) / (limit @ h @ limit)) / sizes
+
+
+def test_features_of_many_sizes_on_a_ball_get_steps_of_their_own():
+    sizes = np.array([100.0, 1.0, 0.03, 0.001])
+    problem, source, best = regression(sizes)
+    chosen = ed.auto(problem, source, np.zeros(4))
+    assert "each coordinate its own" in chosen.reason
+    x = np.asarray(ed.run(chosen, problem, source, x0=np.zeros(4)).solution[0])
+    np.testing.assert_allclose(x * sizes, best * sizes, atol=0.1)
+
+
+def test_features_of_one_size_on_a_ball_are_left_together():
+    problem, source, _ = regression(np.ones(4))
+    assert "each coordinate its own" not in ed.auto(problem, source, np.zeros(4)).reason
+
+
 def test_settings_are_notches_around_the_defaults():
     source = series(0.9, 3000)
     seen = Samples.of(source, source.path_of(source.paths([0], 3000), 0))

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 import cases
 from digits import rounded
-from ergodrift import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Simplex
+from ergodrift import Ball, Box, EntropySimplex, Geometry, L1Ball, Product, Scaled, Shifted, Simplex
 
 KIND = np.float64 if jax.config.read("jax_enable_x64") else np.float32
 PRODUCT = Product({"w": Ball(2.0), "b": Box(-1.0, np.array([1.0, 3.0])), "p": EntropySimplex()})
@@ -105,3 +106,41 @@ def test_as_many_proximities_as_factors():
     x = jax.tree.map(jnp.asarray, POINT)
     with pytest.raises(ValueError, match="one proximity for each of its 3 parts, got 2"):
         PRODUCT.prox(x, x, [jnp.ones((), KIND)] * 2)
+
+
+@pytest.mark.parametrize("decades", [0, 2, 6, 12])
+def test_a_ball_by_coordinates_ends_at_the_nearest_point_in_the_norm_of_its_weights(decades):
+    """y_j = z_j w_j / (w_j + nu), where nu brings the norm to the radius: by a bracket in the place of Newton."""
+    rng = np.random.default_rng(decades)
+    for _ in range(20):
+        weights = 10.0 ** rng.uniform(-decades, 0, 6)
+        x, direction = rng.normal(size=6) * 0.3, rng.normal(size=6) * 10.0 ** rng.uniform(-3, 3)
+        x, direction, weights = (part.astype(KIND) for part in (x, direction, weights))
+        found = np.asarray(
+            Ball(1.5).by_coordinates().prox(jnp.asarray(x), jnp.asarray(direction), jnp.asarray(weights))
+        )
+        z, w = x.astype(float) - direction.astype(float) / (2 * weights.astype(float)), weights.astype(float)
+        if np.linalg.norm(z) <= 1.5:
+            np.testing.assert_allclose(found, z, rtol=rounded(1e-12), atol=rounded(1e-12))
+            continue
+        excess = lambda root, z=z, w=w: np.linalg.norm(z * w / (w + np.exp(root))) - 1.5  # noqa: E731
+        root: Any = scipy.optimize.brentq(excess, -80, 80, xtol=1e-14)
+        nu = np.exp(root)
+        assert np.linalg.norm(found) <= 1.5 * (1 + rounded(1e-14))
+        np.testing.assert_allclose(found, z * w / (w + nu), rtol=rounded(1e-9), atol=rounded(1e-9))
+
+
+def test_one_step_for_all_coordinates_of_a_ball_is_that_of_the_ball():
+    x, direction = POINT["w"] / 4, np.array([9.0, 2.0], KIND)
+    apart = Ball(2.0).by_coordinates()
+    close(apart.prox(x, direction, jnp.full(2, 0.5, KIND)), Ball(2.0).prox(x, direction, 0.5))
+    close(apart.prox({"w": x}, {"w": direction}, 0.5), Ball(2.0).prox({"w": x}, {"w": direction}, 0.5))
+
+
+def test_domains_by_coordinates():
+    """Balls step apart, wherever they stand; a box does so already, and of a simplex there is no such prox."""
+    x = {"w": jnp.array([1.0, -2.0], KIND), "p": jnp.array([0.5, 0.5], KIND)}
+    apart = Product({"w": Shifted(Scaled(Ball(2.0), 3.0), 1.0), "p": EntropySimplex()}).by_coordinates()
+    close(apart.factor_diameters(x), [2.0, np.array([12.0, 12.0])])
+    for same in (Box(-1.0, 1.0), Simplex(), L1Ball(2.0), Product(Simplex(), Box(0.0, 1.0)), Shifted(Simplex(), 1.0)):
+        assert same.by_coordinates() is same

@@ -13,8 +13,9 @@ import pytest
 
 import ergodrift as ed
 from digits import rounded
+from ergodrift.engine.recipe import described, made
 from ergodrift.methods.estimator import MultiLevel
-from ergodrift.methods.scalefree import Distances, ScaledDrift, ScaleFreeWeights, Scales
+from ergodrift.methods.scalefree import CoordinateDrift, Distances, ScaledDrift, ScaleFreeWeights, Scales
 from ergodrift.methods.windows import GrowingWindow
 from ergodrift.problems import fairness, synthetic
 
@@ -79,6 +80,38 @@ def test_three_rounds_on_a_box_whose_sides_have_steps_of_their_own():
     x, y = -2 + 56 / 3 / 98**0.5, 0.5 - 0.06 / 12**0.5
     close(points, [[-2, 0.5], [x, y], [x, y + 0.06 / 22.5**0.5]])
     close(weights[-1].distance, [4 / 3, 0.01])
+
+
+APART = dataclasses.replace(ed.sdpp(), rule=CoordinateDrift)
+
+
+def test_inside_a_ball_coordinates_step_as_the_sides_of_a_box():
+    rounds = [told([7.0, 0.0]), told([-7.0, 3.0]), told([0.0, -3.0])]
+    ball, box = (follow(APART, domain, [0.0, 0.5], rounds) for domain in (ed.Ball(50.0), ed.Box(-50.0, 50.0)))
+    close(ball[0], box[0])
+    assert np.ptp(ball[0][-1]) > 0
+
+
+def test_two_rounds_that_leave_a_ball_with_a_step_for_each_coordinate():
+    """Radius 1, so r_1 = 1/50: alpha = |d| / (4 r_1) = 50 |d| / 4, and both sides step by 1/25, from (3/5, 4/5)."""
+    points, _, _ = follow(APART, ed.Ball(1.0), [0.6, 0.8], [told([-0.03, -0.01])])
+    z, w = np.array([0.64, 0.84]), np.array([3.0, 1.0])
+    # Back to the circle along (z_1 / (1 + nu / 3), z_2 / (1 + nu)): not along z, as the projection would.
+    assert points[0] @ points[0] == pytest.approx(1, rel=rounded(1e-13))
+    shrunk = w * (z / points[0] - 1)
+    close(shrunk[0], shrunk[1])
+    assert shrunk[0] > 0
+
+
+def test_what_has_had_no_gradient_is_held_like_the_heaviest_in_any_unit():
+    """Coordinate 2 is silent: on the way back to the circle it gives way as coordinate 1 does."""
+    points = [
+        follow(APART, ed.Ball(unit), np.array([0.6, 0.8]) * unit, [told([-0.03 * slope, 0.0])])[0][0] / unit
+        for unit, slope in [(1.0, 1.0), (1e3, 1.0), (1.0, 1e-5)]
+    ]
+    z = np.array([0.64, 0.8])
+    for point in points:
+        close(point, z / np.linalg.norm(z))
 
 
 def test_three_rounds_with_a_constraint():
@@ -316,6 +349,12 @@ def same(a: Any, b: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+def test_a_step_for_each_coordinate_is_kept_in_files():
+    plain = described(APART)
+    assert plain is not None
+    assert made(plain).rule is CoordinateDrift
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ed.sdpp(), ed.srdpp()], ids=["SDPP", "SRDPP"])
 def test_weights_with_a_part_for_each_factor_are_saved(tmp_path, algorithm):
@@ -334,7 +373,7 @@ def test_a_checkpoint_goes_on_where_it_stopped(tmp_path):
     same(on_a_product(ed.sdpp(), checkpoint=tmp_path / "c"), whole)  # from the file
 
 
-@pytest.mark.parametrize("algorithm", [ed.sdpp(), ed.srdpp()], ids=["SDPP", "SRDPP"])
+@pytest.mark.parametrize("algorithm", [ed.sdpp(), ed.srdpp(), APART], ids=["SDPP", "SRDPP", "by coordinates"])
 def test_no_bound_is_claimed(algorithm):
     check = on_a_product(algorithm).within_theory()
     assert not check.checked

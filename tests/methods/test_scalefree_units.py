@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ergodrift as ed
-from ergodrift.methods.scalefree import Scales
+from ergodrift.methods.scalefree import CoordinateDrift, Scales
 
 pytestmark = pytest.mark.x64("1e-9 is below the rounding of float32")
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=20)
@@ -105,6 +106,8 @@ def run(kind: str, loss: str, name: str, c: float, each: np.ndarray, unit: np.nd
         algorithm = ed.auto(problem, source, x0, ROUNDS)
     elif name.startswith("srdpp"):
         algorithm = ed.srdpp("visits" if name == "srdpp-visits" else "stationary")
+    elif name == "apart":
+        algorithm = dataclasses.replace(ed.sdpp(), rule=CoordinateDrift)
     else:
         algorithm = ed.sdpp(known(geometry, x0, c, each) if name == "sdpp-scales" else None)
     result = ed.run(algorithm, problem, source, x0=x0, num_samples=ROUNDS, record=[20, ROUNDS])
@@ -157,6 +160,7 @@ def test_units_do_not_matter(kind):
     ("kind", "name"),
     [
         ("ball", "srdpp"),
+        ("ball", "apart"),
         ("box", "srdpp-visits"),
         ("box", "sdpp-scales"),
         ("product", "sdpp-scales"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -22,12 +23,13 @@ from ergodrift.advice.pilot import (
     rough_from,
     starting,
 )
-from ergodrift.advice.settings import Setting, best_setting
+from ergodrift.advice.settings import MOST, Setting, best_setting
 from ergodrift.advice.trial import Trial
 from ergodrift.data.source import Source
 from ergodrift.methods.algorithms import Algorithm, sdpp, srdpp
 from ergodrift.methods.given import check_kinds
 from ergodrift.methods.method import checked_point
+from ergodrift.methods.scalefree import CoordinateDrift, ScaledDrift
 from ergodrift.problem import Problem
 from ergodrift.types import Array, PyTree
 
@@ -46,6 +48,8 @@ REMEMBERING = (
 )  # parts of the distance that memory is tried with: what is old asks for less
 DUAL = (0.3, 1.0)  # strides of its multipliers: the usual one, and what is tried then
 TURNS, TOGETHER = 8, 2**17  # places of a record from which each of these goes through it, and samples of all turns
+FEWER = 40  # settings that are tried with a step for each coordinate: where these matter, they do in most settings
+CLEARLY, RESOLVED = 0.5, 1e-4  # the part of an excess that counts as far less, and of x0's that is told from none
 SHORTER = (1.0, 0.1, 0.01, 1e-3, 1e-4)  # parts of a distance that are tried until x0 is not better
 
 
@@ -170,19 +174,36 @@ def _for_stream(
         short = next((way for way in ways if wins(way, none)), ways[-1])
         return _because(short, f"{words}, and {total} of them are too few to learn anything from beforehand")
     taught = None if source.stationary is None or source.paired else _drawn(source)
-    found = pilot(problem, samples, x0, num_constraints, source.independent, taught)
-    found = found.of_batches(source.rows_per_sample)
     turned = tried.turned(min(TURNS, max(TOGETHER // tried.rows.shape[1], 1)))
 
-    def worth(setting: Setting) -> float:
+    def look(rule: type[ScaledDrift]) -> Pilot:
+        found = pilot(problem, samples, x0, num_constraints, source.independent, taught, rule)
+        return found.of_batches(source.rows_per_sample)
+
+    def worth(algorithm: Algorithm, found: Pilot) -> float:
         """Of what runs end with: by the law, or by all samples."""
         if trial is not None:
-            return trial.worth(setting.of(found))
-        ends = rough_from(asked, setting.of(found).bind(problem), turned, x0, found.multipliers)
+            return trial.worth(algorithm)
+        ends = rough_from(asked, algorithm.bind(problem), turned, x0, found.multipliers)
         return float(np.mean([samples.worth(problem, end, found.multipliers) for end in ends]))
 
-    factors = sum(np.size(leaf) for leaf in jax.tree.leaves(found.even)) > 1
-    setting = best_setting(worth, found.ratio > 1, factors)
+    def searched(found: Pilot, most: int) -> Setting:
+        factors = sum(np.size(leaf) for leaf in jax.tree.leaves(found.even)) > 1
+        return best_setting(lambda setting: worth(setting.of(found), found), found.ratio > 1, factors, most)
+
+    found = look(ScaledDrift)
+    setting = searched(found, MOST)
+    if (
+        trial is None
+        and problem.geometry.by_coordinates() is not problem.geometry
+        and sum(map(np.size, jax.tree.leaves(x0))) > 1
+    ):
+        with contextlib.suppress(ValueError):  # what is not finite on that way is none
+            apart = look(CoordinateDrift)
+            other = searched(apart, FEWER)
+            rival, best = worth(setting.of(found), apart), worth(other.of(apart), apart)
+            if _far_less(best, rival, *(samples.worth(problem, x, apart.multipliers) for x in (found.x, apart.x, x0))):
+                found, setting = apart, other
     words = f"{words} and {_dependence(source, found)}"
     for part in SHORTER:
         chosen = setting.of(found, part)
@@ -192,6 +213,15 @@ def _for_stream(
     return _because(
         setting.of(found, SHORTER[-1]), f"{words}; on these samples no length of step came to a better point than x0"
     )
+
+
+def _far_less(worth: float, rival: float, rough: float, other: float, start: float) -> bool:
+    """Whether a worth is so much nearer to that of the better rough solution that neither chance nor a search made it.
+
+    Nearly as good is not enough: what was measured of the usual steps (docs/laboratory/peers.md) is to hold for most.
+    """
+    least = min(rough, other)
+    return max(worth - least, RESOLVED * (start - least)) < CLEARLY * (rival - least)
 
 
 def _looked_at(source: Source, num_samples: int | None) -> tuple[Samples, Samples]:
@@ -225,6 +255,8 @@ def _words(source: Source) -> str:
 def _dependence(source: Source, found: Pilot) -> str:
     """In words, with numbers."""
     rough_solution = f"a rough solution from {found.taken:,} of them in random order is where steps take their length"
+    if found.rule is CoordinateDrift:
+        rough_solution += ", each coordinate its own"
     if source.independent:
         return f"are independent; {rough_solution}"
     if found.ratio > 1:

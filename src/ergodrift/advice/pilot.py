@@ -17,7 +17,7 @@ from ergodrift.geometry import Geometry
 from ergodrift.methods.algorithms import Algorithm, sdpp
 from ergodrift.methods.estimator import ask
 from ergodrift.methods.method import Method
-from ergodrift.methods.scalefree import Distances, Scales, lagrangian_grad
+from ergodrift.methods.scalefree import CoordinateDrift, Distances, ScaledDrift, Scales, lagrangian_grad
 from ergodrift.problem import Batch, Batched, Problem
 from ergodrift.trust.start import allan_variances, long_run_variance, loses
 from ergodrift.trust.values import constraint_values, loss_values
@@ -31,6 +31,7 @@ COUNTS = 1.5  # long-run variance over variance from which samples count as depe
 LEAST = 1e-3  # of a factor's diameter, or of the way that was gone: no distance is taken for less
 AWAY = 0.1  # what a constraint's distance from 0 counts, in units of its price
 FIRSTS = (1e-2, 1e-4, 1e-6)  # of a factor's diameter: distances that a rough solution begins with
+WEAKEST = 1e-8  # of the largest force of a coordinate: none is taken for less
 
 
 class Samples(NamedTuple):
@@ -125,6 +126,7 @@ class Pilot(NamedTuple):
         ratio: how many times its variance the long-run variance is, of the gradient of the Lagrangian or of a
             constraint, whichever is most; 1 where samples are as good as independent.
         even: distances with which all factors of the domain have one step, in units of their diameters.
+        rule: whether each coordinate has a step of its own.
     """
 
     x: PyTree
@@ -133,6 +135,7 @@ class Pilot(NamedTuple):
     scales: Scales
     ratio: float
     even: PyTree
+    rule: type[ScaledDrift] = ScaledDrift
 
     def cautious(self, part: float) -> Pilot:
         """The same with a part of the long-run variances."""
@@ -151,6 +154,7 @@ def pilot(
     num_constraints: int,
     independent: bool = False,
     taught: Samples | None = None,
+    rule: type[ScaledDrift] = ScaledDrift,
 ) -> Pilot:
     """A rough solution from samples in random order, and the dependence of all of them there.
 
@@ -161,13 +165,19 @@ def pilot(
         problem, samples, x0, num_constraints: what is looked at.
         independent: whether samples are known to be.
         taught: samples for the rough solution, where these are not `samples` in random order.
+        rule: whether each coordinate has a step of its own.
     """
     taught = samples.grouped(TAUGHT) if taught is None else taught
     taken = min(taught.rows.size, samples.rows.shape[1])
     asked = Batched.of(problem) if taught.rows.ndim == 3 else problem
-    x, multipliers = rough(asked, starting(problem, x0, FIRSTS[0]).bind(problem), taught, x0, num_constraints)
+    geometry, every = problem.geometry, samples.rows.reshape(len(samples.rows), -1)
+    forces = None
+    if apart := rule is CoordinateDrift:
+        geometry, silent = geometry.by_coordinates(), jnp.zeros(num_constraints, tree.dtype(x0))
+        forces = _forces(geometry, x0, _along(problem, x0, silent, samples.points, every)[1])
+    x, multipliers = rough(asked, starting(problem, x0, FIRSTS[0], forces).bind(problem), taught, x0, num_constraints)
     for part in FIRSTS[1:]:  # a domain may be far larger than the way to go
-        other = rough(asked, starting(problem, x0, part).bind(problem), taught, x0, num_constraints)
+        other = rough(asked, starting(problem, x0, part, forces).bind(problem), taught, x0, num_constraints)
         if loses(*taught.values(problem, x), *taught.values(problem, other[0])):
             x, multipliers = other
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((x, multipliers))):
@@ -175,21 +185,25 @@ def pilot(
             f"on the way from x0 the loss, a constraint or a gradient is not finite within {taken} samples; look at "
             "them near x0, tighten the domain, or choose other units"
         )
-    across = problem.geometry.factor_diameters(x0)
-    away = problem.geometry.factor_norms(tree.subtract(x, x0))
+    seen = _along(problem, x, multipliers, samples.points, every)
+    directions, squares, sizes, constraints = map(np.asarray, seen)
+    across, away = geometry.factor_diameters(x0), geometry.factor_norms(tree.subtract(x, x0))
     gone = max((float(np.max(far / np.where(wide > 0, wide, np.inf))) for far, wide in _pairs(away, across)), default=0)
+    forces = _forces(geometry, x, squares)
+    # Nor does a coordinate of a ball, whose width says little of it, count for less than this part of what others do.
+    most = max(float(np.max(far * force)) for far, force in _pairs(away, forces)) if apart else np.inf
 
-    def known(far: np.ndarray, wide: np.ndarray) -> np.ndarray:
+    def known(far: np.ndarray, wide: np.ndarray, force: np.ndarray) -> np.ndarray:
         least = min(LEAST, gone) * np.where(np.isfinite(wide), wide, 0)
+        least = np.minimum(least, LEAST * most / np.where(force > 0, force, np.finfo(float).tiny))
         return np.where(np.maximum(far, least) > 0, np.maximum(far, least), 1)  # what is a point cannot move anyway
 
-    distance = jax.tree.map(known, away, across)
-    seen = _along(problem, x, multipliers, samples.points, samples.rows.reshape(len(samples.rows), -1))
-    directions, squares, sizes, constraints = map(np.asarray, seen)
-    even = _evenly(problem.geometry, x, distance, across, squares)
+    distance = jax.tree.map(known, away, across, forces)
+    even = _evenly(distance, across, forces)
     if independent:
-        return Pilot(x, multipliers, taken, Scales(distance, multipliers=np.asarray(multipliers)), 1.0, even)
-    long_run, ratio = _of_factors(problem.geometry, x, directions, sizes, samples.every)
+        scales = Scales(distance, multipliers=np.asarray(multipliers))
+        return Pilot(x, multipliers, taken, scales, 1.0, even, rule)
+    long_run, ratio = _of_factors(geometry, x, directions, sizes, samples.every)
     variances, each = np.var(constraints, axis=0), long_run_variance(constraints)
     counts = each > COUNTS * variances
     each = variances + samples.every * (each - variances)
@@ -201,7 +215,14 @@ def pilot(
         Scales(distance, long_run, np.where(counts, each, 0.0), np.asarray(multipliers)),
         ratio,
         even,
+        rule,
     )
+
+
+def _forces(geometry: Geometry, x: PyTree, squares: Array) -> PyTree:
+    """sqrt(E |d|^2) of each factor of the domain, from the means of the squares of the entries of d."""
+    sizes = jnp.sqrt(jnp.asarray(squares)).astype(tree.dtype(x))
+    return jax.tree.map(lambda leaf: np.asarray(leaf, float), geometry.factor_dual_norms(ravel_pytree(x)[1](sizes)))
 
 
 def loses_to_start(problem: Problem, samples: Samples, x: PyTree, x0: PyTree, multipliers: Array) -> bool:
@@ -217,12 +238,21 @@ def _priced(losses: np.ndarray, constraints: np.ndarray, multipliers: Array) -> 
     return losses + constraints @ prices
 
 
-def starting(problem: Problem, x0: PyTree, part: float) -> Algorithm:
-    """SDPP that begins with this part of the diameters of the domain for its distances."""
-    across = problem.geometry.factor_diameters(x0)
+def starting(problem: Problem, x0: PyTree, part: float, forces: PyTree = None) -> Algorithm:
+    """SDPP that begins with this part of the diameters of the domain for its distances.
+
+    Told the forces of all coordinates, each has a step of its own, and the more force, the less distance.
+    """
+    geometry = problem.geometry if forces is None else problem.geometry.by_coordinates()
+    across = geometry.factor_diameters(x0)
     bounded = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(across))
+    if forces is not None:
+        most = max(float(np.max(leaf, initial=0)) for leaf in jax.tree.leaves(forces)) or 1.0
+        forces = jax.tree.map(lambda leaf: np.maximum(leaf, WEAKEST * most), forces)
+        least = min(float(np.min(leaf, initial=np.inf)) for leaf in jax.tree.leaves(forces))
+        across = jax.tree.map(lambda wide, force: wide * (least / force), across, forces)
     schedule = Distances(first=tree.scale(across, part) if bounded else None)
-    return dataclasses.replace(sdpp(), schedule=schedule)
+    return dataclasses.replace(sdpp(), rule=ScaledDrift if forces is None else CoordinateDrift, schedule=schedule)
 
 
 def _pairs(a: PyTree, b: PyTree) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -288,14 +318,13 @@ def _along(
     return directions, squares / count, squares / count - (total / count) ** 2, constraints
 
 
-def _evenly(geometry: Geometry, x: PyTree, distance: PyTree, across: PyTree, squares: np.ndarray) -> PyTree:
+def _evenly(distance: PyTree, across: PyTree, sizes: PyTree) -> PyTree:
     """Distances of the same length as these, in units of the factors' diameters, but as the forces are, sqrt(E |d|^2).
 
     A factor's step is its distance over its force, so that all have the same.
     """
-    unravel, wide = ravel_pytree(x)[1], jax.tree.map(lambda w: np.where(np.isfinite(w) & (w > 0), w, 1.0), across)
-    sizes = geometry.factor_dual_norms(unravel(jnp.sqrt(jnp.asarray(squares)).astype(tree.dtype(x))))
-    forces = jax.tree.map(lambda size, w: np.asarray(size, float) * w, sizes, wide)
+    wide = jax.tree.map(lambda w: np.where(np.isfinite(w) & (w > 0), w, 1.0), across)
+    forces = jax.tree.map(lambda size, w: size * w, sizes, wide)
     way, force = (np.sqrt(sum(np.sum(np.square(part)) for part in parts)) for parts in (
         [far / w for far, w in _pairs(distance, wide)], jax.tree.leaves(forces)
     ))  # fmt: skip

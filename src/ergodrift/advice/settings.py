@@ -53,7 +53,7 @@ class Setting(NamedTuple):
             dual_stride=plain.dual_stride * STEP**self.dual_stride,
             scales=scales,
         )
-        return dataclasses.replace(sdpp(), schedule=schedule, average=("polynomial", degree))
+        return dataclasses.replace(sdpp(), rule=found.rule, schedule=schedule, average=("polynomial", degree))
 
     def moved(self, name: str, by: int) -> Setting | None:
         """A notch away; None past the end of the lattice."""
@@ -62,13 +62,14 @@ class Setting(NamedTuple):
         return self._replace(**{name: at}) if low <= at <= high else None
 
 
-def best_setting(worth: Callable[[Setting], float], dependent: bool, factors: bool) -> Setting:
+def best_setting(worth: Callable[[Setting], float], dependent: bool, factors: bool, most: int = MOST) -> Setting:
     """The setting of the least worth that is found from several starts, along one axis of the lattice after the other.
 
     Args:
         worth: what a run with a setting ends with.
         dependent: whether there is dependence to be cautious about.
         factors: whether the domain has more than one factor.
+        most: settings that are tried.
     """
     known: dict[Setting, float] = {}
 
@@ -85,6 +86,6 @@ def best_setting(worth: Callable[[Setting], float], dependent: bool, factors: bo
         while at != before:
             before = at
             for name, by in itertools.product(names, (-1, 1)):
-                while len(known) < MOST and (step := at.moved(name, by)) and value(step) < value(at):
+                while len(known) < most and (step := at.moved(name, by)) and value(step) < value(at):
                     at = step
     return min(known, key=lambda setting: known[setting])

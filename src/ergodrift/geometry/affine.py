@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TypeVar
 
 import jax
@@ -49,6 +50,10 @@ class _Image(Geometry):
 
     def factor_dual_norms(self, x: PyTree) -> PyTree:
         return self.base.factor_dual_norms(x)
+
+    def by_coordinates(self) -> Geometry:
+        base = self.base.by_coordinates()
+        return self if base is self.base else dataclasses.replace(self, base=base)
 
     def check(self, x: PyTree) -> None:
         self.base.check(x)

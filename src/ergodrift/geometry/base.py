@@ -84,6 +84,10 @@ class Geometry(tree.Module):
         """The diameters of the factors of X, in their norms where D has no bound."""
         return self.diameter(x)
 
+    def by_coordinates(self) -> Geometry:
+        """The same domain where each coordinate can step on its own; itself, where it has no prox for that."""
+        return self
+
     def reach(self, x: PyTree) -> Scalar:
         """r: the largest Euclidean norm in X, or more, the radius that PD and PD2 use. `x` gives the shape alone."""
         nearest = self.project(jax.tree.map(jnp.zeros_like, x))

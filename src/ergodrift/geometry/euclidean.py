@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TypeVar
 
 import jax
@@ -16,6 +17,8 @@ from ergodrift.geometry.region import Region
 from ergodrift.types import Array, PyTree, Scalar
 
 X = TypeVar("X")
+
+NEWTON = 12  # steps: enough for weights of any sizes, and more than most need
 
 
 class Ball(Geometry):
@@ -42,6 +45,54 @@ class Ball(Geometry):
 
     def region(self, x: PyTree) -> Region:
         return Region.ball(x, self.radius)
+
+    def by_coordinates(self) -> BallByCoordinates:
+        return BallByCoordinates(self.radius)
+
+
+class BallByCoordinates(Ball):
+    """The same ball where each coordinate has an alpha_t of its own.
+
+    A prox step is then the point of the ball that is nearest to x_j - direction_j / (2 alpha_j) in the norm with the
+    weights alpha_j, which for a point outside is not the one that the projection has.
+    """
+
+    def prox(self, x: X, direction: X, proximity: PyTree) -> X:
+        if jax.tree.structure(proximity) != jax.tree.structure(x):  # one number for all
+            return super().prox(x, direction, proximity)
+        moved = jax.tree.map(lambda a, b, own: a - b / (2 * own), x, direction, proximity)
+        return self._nearest(moved, proximity)
+
+    def _nearest(self, z: X, weights: X) -> X:
+        """z_j w_j / (w_j + nu), with the nu >= 0 that brings it to the radius: by Newton's method on 1 / norm, which
+        comes from below and never passes it (Conn, Gould and Toint 2000, section 7.3)."""
+        largest = functools.reduce(jnp.maximum, [jnp.max(leaf) for leaf in jax.tree.leaves(weights)])
+        shares = tree.scale(weights, 1 / largest)
+
+        def at(nu: jax.Array) -> X:
+            return jax.tree.map(lambda a, w: a * (w / (w + nu)), z, shares)
+
+        def outside(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return (state[0] < NEWTON) & (tree.squared_norm(at(state[1])) > jnp.square(self.radius))
+
+        def better(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            y = at(state[1])
+            square = tree.squared_norm(y)
+            slope = tree.squared_norm(jax.tree.map(lambda a, w: a * jax.lax.rsqrt(w + state[1]), y, shares))
+            further = square / slope * (jnp.sqrt(square) / self.radius - 1)
+            return state[0] + 1, state[1] + further
+
+        nu = jax.lax.while_loop(outside, better, (jnp.int32(0), jnp.zeros_like(largest)))[1]
+        return self.project(at(nu))
+
+    def factor_norms(self, x: X) -> X:
+        return jax.tree.map(jnp.abs, x)
+
+    def factor_dual_norms(self, x: X) -> X:
+        return jax.tree.map(jnp.abs, x)
+
+    def factor_diameters(self, x: X) -> X:
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, 2 * self.radius), x)
 
 
 class Box(Geometry):

@@ -82,6 +82,11 @@ class Product(Geometry):
     def factor_diameters(self, x: PyTree) -> list[PyTree]:
         return [part.factor_diameters(a) for part, a in self._split(x)[1]]
 
+    def by_coordinates(self) -> Geometry:
+        parts = jax.tree.map(lambda part: part.by_coordinates(), self.parts, is_leaf=_is_geometry)
+        pairs = (jax.tree.leaves(both, is_leaf=_is_geometry) for both in (self.parts, parts))
+        return self if all(part is same for part, same in zip(*pairs, strict=True)) else Product(parts)
+
     def reach(self, x: PyTree) -> Scalar:
         return jnp.sqrt(sum(jnp.asarray(part.reach(a)) ** 2 for part, a in self._split(x)[1]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -184,7 +185,10 @@ class ScaledDrift(Method):
     def update(self, x: PyTree, queue: jax.Array, feedback: Feedback, weights: PyTree) -> tuple[PyTree, jax.Array]:
         multipliers = self.multipliers(queue, weights)
         # As in appendix C: what has had no gradient yet stays where it is, whatever the step.
-        proximity = jax.tree.map(lambda leaf: jnp.where(leaf == 0, 1, leaf), weights.proximity)
+        # As much as the slowest where there are others, since in a ball these share the way back to its boundary.
+        most = functools.reduce(jnp.maximum, [jnp.max(leaf) for leaf in jax.tree.leaves(weights.proximity)])
+        most = jnp.where(most > 0, most, 1)
+        proximity = jax.tree.map(lambda leaf: jnp.where(leaf == 0, most, leaf), weights.proximity)
         x_next = self.geometry.prox(x, lagrangian_grad(feedback, multipliers), proximity)
         return x_next, self.next_queue(queue, feedback.constraints, None, weights)
 
@@ -198,6 +202,13 @@ class ScaledDrift(Method):
 
     def next_queue(self, queue: jax.Array, constraints: jax.Array, change: object, weights: PyTree) -> jax.Array:
         return jnp.maximum(weights.kept * queue + weights.rates * constraints, 0)
+
+
+class CoordinateDrift(ScaledDrift):
+    """Scaled drift where each coordinate has an alpha_t of its own, in a ball too: for features of many sizes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "geometry", self.geometry.by_coordinates())
 
 
 class SharedDrift(ScaledDrift):

@@ -18,7 +18,7 @@ from ergodrift.methods.algorithms import Algorithm
 from ergodrift.methods.average import Average
 from ergodrift.methods.estimator import MultiLevel, SingleSample
 from ergodrift.methods.method import DriftPlusPenalty
-from ergodrift.methods.scalefree import ScaledDrift
+from ergodrift.methods.scalefree import CoordinateDrift, ScaledDrift
 from ergodrift.methods.schedule import AdaGrad, PresetSchedule, Schedule
 from ergodrift.problem import Problem
 from ergodrift.solve.feasibility import feasibility
@@ -178,7 +178,7 @@ def within_theory(
     """
     entries: list[Entry] = []
     left_out: list[tuple[str, str]] = []
-    if algorithm.rule is ScaledDrift:
+    if algorithm.rule in (ScaledDrift, CoordinateDrift):
         why = f"no bound is proven for {algorithm.name}, whose constraints are scaled round by round"
         return TheoryCheck((), (("everything", why),), result.samples, True)
     if algorithm.rule is not DriftPlusPenalty:
