@@ -124,6 +124,7 @@ def test_tables_of_pandas_and_pyarrow_and_files(series, tmp_path):
     pandas, parquet, csv = map(pytest.importorskip, ("pandas", "pyarrow.parquet", "pyarrow.csv"))
     arrow = pytest.importorskip("pyarrow")
     flat = pandas.DataFrame({"a": DATA["a"][:, 0], "b": DATA["b"]})
+    flat = (flat * 1024).round() / 1024  # few decimals: pandas 2 reads many of them to nearly all digits
     problem = ed.Problem(lambda x, xi: (xi["a"] * x[0] - xi["b"]) ** 2, lambda x, xi: x[:1] - 0.01, ed.Ball(2.0))
 
     def run(source):
@@ -135,7 +136,7 @@ def test_tables_of_pandas_and_pyarrow_and_files(series, tmp_path):
     parquet.write_table(table[:1000], tmp_path / "parts" / "0.parquet")
     parquet.write_table(table[1000:], tmp_path / "parts" / "1.parquet")
     csv.write_csv(table, tmp_path / "all.csv")
-    pieces = pandas.read_csv(tmp_path / "all.csv", chunksize=700, float_precision="round_trip")  # pandas 2 rounds
+    pieces = pandas.read_csv(tmp_path / "all.csv", chunksize=700)
     sources = [
         ed.StreamSource([flat[:10], flat[10:]]),
         ed.StreamSource(table),
