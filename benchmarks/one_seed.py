@@ -85,10 +85,56 @@ def spelled(source):
         "a loss with an intercept": lambda x, xi: jnp.mean(jax.nn.softplus(-xi[1] * (xi[0] @ x + x[0]))),
         "a loss with a penalty on x": lambda x, xi: loss(x, xi) + 0.01 * x @ x,
     }
+    losses |= of_the_sample(loss)
     jobs |= {name: (ed.Problem(f, first, ed.Ball(RADIUS)), chain) for name, f in losses.items()}
+    by_columns = two_sided(lambda x, xi: jnp.mean(xi[2] * jax.nn.sigmoid(columns_one_by_one(x, xi[0]))))
+    jobs["columns one by one in a sigmoid"] = ed.Problem(loss, by_columns, ed.Ball(RADIUS)), chain
     squares = ed.Problem(lambda x, xi: jnp.mean((xi[1] - xi[0] @ x) ** 2), first, ed.Ball(RADIUS))
     jobs["a loss of squares"] = squares, chain
     return jobs
+
+
+def columns_one_by_one(x, rows):
+    return rows[:, 0] * x[0] + rows[:, 1] * x[1] + rows[:, 2] * x[2]
+
+
+def of_the_sample(loss):
+    """Losses that compute from the sample, without looking at x, what each round needs."""
+
+    def logistic(features):
+        return lambda x, xi: jnp.mean(jax.nn.softplus(-xi[1] * (features(xi[0]) @ x)))
+
+    def weighted(weights):
+        return lambda x, xi: jnp.sum(weights(xi) * jax.nn.softplus(-xi[1] * (xi[0] @ x)))
+
+    def both_powers(x, xi):
+        return jnp.mean(jax.nn.softplus(-xi[1] * (jnp.concatenate([xi[0], xi[0] ** 2], 1) @ jnp.append(x, x))))
+
+    def near_centres(rows):
+        return jnp.exp(-jnp.sum((rows[:, None] - rows[None, :3]) ** 2, 2))
+
+    def of_groups(x, xi):
+        groups = jax.nn.one_hot((xi[2] > 0).astype(int), 3, dtype=x.dtype)
+        return jnp.mean(jax.nn.softplus(-xi[1] * (xi[0] @ x + groups @ x)))
+
+    def by_matrix(x, xi):
+        shares = jnp.stack([jax.nn.sigmoid(xi[2]), jax.nn.sigmoid(-xi[2])], 1)
+        margins = jnp.sum(shares[:, :, None] * xi[0][:, None] * x, (1, 2))
+        return jnp.mean(jax.nn.softplus(-xi[1] * margins))
+
+    return {
+        "a loss of centred rows": logistic(lambda rows: rows - rows.mean(0)),
+        "a loss of standardised rows": logistic(lambda rows: (rows - rows.mean(0)) / (rows.std(0) + 0.1)),
+        "a loss of rows and their squares": both_powers,
+        "a loss of a kernel's features": logistic(near_centres),
+        "a loss with weights by label": weighted(lambda xi: jnp.where(xi[1] > 0, 0.3, 0.7) / 2000),
+        "a loss with weights by softmax": weighted(lambda xi: jax.nn.softmax(xi[2])),
+        "a loss with effects of groups": of_groups,
+        "a loss with weights as a matrix": by_matrix,
+        "a loss of columns one by one": lambda x, xi: jnp.mean(jax.nn.softplus(-xi[1] * columns_one_by_one(x, xi[0]))),
+        "a loss under jax.checkpoint": jax.checkpoint(loss),
+        "a loss by log_sigmoid": lambda x, xi: -jnp.mean(jax.nn.log_sigmoid(xi[1] * (xi[0] @ x))),
+    }
 
 
 def step(grad, covariance, value, x, queue, t):

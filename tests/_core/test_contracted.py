@@ -20,6 +20,11 @@ def as_users_write():
         yield
 
 
+def twice(function):
+    """Of vectors that are long enough."""
+    return lambda a, y, x: function(jnp.concatenate([a, a]), jnp.concatenate([y, y]), x)
+
+
 SUMS = {  # and whether products are made of them
     "rows": (lambda a, y, x: jnp.sum(a * x, axis=1), True),
     "rows, y outside": (lambda a, y, x: jnp.sum(y[:, None] * a * x, axis=1), True),
@@ -32,6 +37,16 @@ SUMS = {  # and whether products are made of them
     "by rows": (lambda a, y, x: jnp.mean(jax.vmap(lambda row, z: z * jnp.sum(row * x))(a, y)), True),
     "twice": (lambda a, y, x: jnp.sum(a * x, axis=1) + jnp.sum(a * x, axis=1) ** 2, True),
     "a product kept": (lambda a, y, x: jnp.sum(a * x, axis=1) * (a * x)[:, 0], True),
+    "two sums": (lambda a, y, x: jnp.sum(a[:, :, None] * a[:, None] * x, axis=(1, 2)), True),
+    "columns one by one": (twice(lambda a, y, x: a[:, 0] * x[0] + a[:, 1] * x[1] - a[:, 2] * x[2]), True),
+    "columns in another order": (twice(lambda a, y, x: y + a[:, 2] * x[0] - (y - x[2] * a[:, 1]) + x[0]), True),
+    "columns and others": (twice(lambda a, y, x: y * x[0] + a[:, 2] * x[1] + jnp.sin(y) + a[:, 1] * x[2]), True),
+    "columns of two": (twice(lambda a, y, x: a[:, 0] * x[0] + (a**2)[:, 0] * x[1] - a[:, 1] * x[2]), True),
+    "columns apart": (twice(lambda a, y, x: a[:, 0] * x[0] + a[:, 2] * x[1] + y * x[2]), False),
+    "a column twice": (twice(lambda a, y, x: a[:, 0] * x[0] + a[:, 0] * x[1]), False),
+    "under jax.checkpoint": (jax.checkpoint(lambda a, y, x: jnp.sum(a * x, axis=1)), True),
+    "one column": (twice(lambda a, y, x: a[:, 0] * x[0] + y), False),
+    "constant factors": (twice(lambda a, y, x: 2.0 * a[:, 0] + 3.0 * a[:, 1] + y * x[0]), False),
     "no axis in common": (lambda a, y, x: jnp.sum(y[:, None] * x, axis=0), False),
     "two alike": (lambda a, y, x: jnp.sum(a * a, axis=1), False),
     "a sum within": (lambda a, y, x: jnp.sum((a + x) * a, axis=1), False),

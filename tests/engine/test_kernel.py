@@ -58,8 +58,23 @@ def plain(dim):
     return problem, ed.MarkovSource(SOURCE.chain, table(dim)), np.zeros(dim)
 
 
+def prepared_rows():
+    """What is computed of the rows alone is kept, and looked up by the kernel."""
+
+    def loss(x, xi):
+        weights, rows = jax.nn.softmax(xi[2]), xi[0] - jnp.mean(xi[0], axis=0, keepdims=True)
+        return jnp.sum(weights * jax.nn.softplus(-xi[1] * (rows @ x)))
+
+    def constraints(x, xi):
+        score = xi[0][:, 0] * x[0] + xi[0][:, 1] * x[1] + xi[0][:, 2] * x[2]
+        return jnp.append(rows_of_groups(x, xi), jnp.mean(jnp.exp(xi[2]) * jax.nn.sigmoid(score)) - 1.0)
+
+    return ed.Problem(loss, constraints, ed.Ball(5.0)), ed.MarkovSource(SOURCE.chain, table(3)), np.zeros(3)
+
+
 PROBLEMS = {
     "plain": lambda: plain(3),
+    "prepared rows": prepared_rows,
     "logistic, ball, 17": lambda: model("logistic", ed.Ball(2.0), 17),
     "logistic, ball, 64": lambda: model("logistic", ed.Ball(2.0), 64),
     "hinge, box": lambda: model("hinge", ed.Box(-1.0, 1.0), 4),

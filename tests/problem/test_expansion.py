@@ -66,6 +66,40 @@ def many(x, xi):
     return jnp.stack([jnp.mean(xi["y"] * margins(x, xi)) - i for i in range(10)])
 
 
+def centred(x, xi):
+    return jnp.mean(jax.nn.softplus((xi["a"] - xi["a"].mean(0, keepdims=True)) @ x))
+
+
+def weighted(x, xi):
+    return jnp.sum(jax.nn.softmax(xi["y"]) * jax.nn.softplus(margins(x, xi)))
+
+
+def of_squares(x, xi):
+    features = jnp.concatenate([xi["a"], xi["a"] ** 2], axis=1)
+    return jnp.mean(jax.nn.softplus(xi["y"] * (features @ jnp.concatenate([x, x]))))
+
+
+def of_groups(x, xi):
+    groups = jax.nn.one_hot(xi["n"], 5, dtype=x.dtype)
+    return jnp.mean(jax.nn.softplus(margins(x, xi) + groups @ jnp.concatenate([x, x[:2]])))
+
+
+def by_columns(x, xi):
+    a = xi["a"]
+    spread = jnp.mean(jax.nn.sigmoid(a[:, 0] * x[0] + a[:, 1] * x[1] + a[:, 2] * x[2]) * jnp.exp(xi["y"]))
+    return jnp.append(both(x, xi), spread - 1.0)
+
+
+def by_chance(x, xi):
+    features = jnp.cos(xi["a"] @ jax.random.normal(jax.random.key(3), (3, 4), x.dtype))
+    return jnp.mean(jax.nn.softplus(features[:, :3] @ x))[None]
+
+
+def by_branch(x, xi):
+    shares = jax.nn.softmax(xi["y"])
+    return jnp.where(x[0] > 0, shares @ jnp.tanh(margins(x, xi)), shares @ jnp.sin(xi["y"]) - x[1])[None]
+
+
 def of_mapping(function):
     return lambda x, xi: function(jnp.append(x["w"], x["b"]), xi)
 
@@ -111,6 +145,73 @@ def test_looked_up_and_asked_the_feedback_is_the_same(loss, constraints, geometr
 
 
 @pytest.mark.parametrize(
+    ("loss", "constraints", "x0", "kept"),
+    [
+        (centred, in_parts, POINT, [(3, 3, 200)]),
+        (weighted, by_columns, POINT, [(3, 200), (3, 200)]),
+        (of_squares, by_chance, POINT, [(3, 6, 200), (3, 4, 200)]),
+        (of_groups, by_branch, POINT, [(3, 5, 200), (3, 200), (3,)]),
+        (jax.checkpoint(centred), nearly, POINT, [(3, 3, 200)]),
+        (lambda x, xi: centred(x, xi) + weighted(x, xi), both, POINT, [(3, 3, 200), (3, 200)]),
+        (of_mapping(centred), of_mapping(by_columns), NESTED[1], [(3, 3, 200), (3, 200)]),
+    ],
+    ids=["centred", "weights", "squares, chance", "groups, branch", "checkpoint", "two terms", "mapping"],
+)
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "as they are"])
+def test_what_does_not_depend_on_x_is_kept_and_the_feedback_is_the_same(loss, constraints, x0, kept, fast):
+    x0 = jax.tree.map(lambda leaf: jnp.asarray(leaf, KIND), x0)
+    geometry = NESTED[0] if isinstance(x0, dict) else BALL
+    problem = ed.Problem(loss, constraints, geometry, fast_logarithms=fast)
+    plain = tree.cast(SOURCE.stream(), KIND)
+    spec = with_tables(RunSpec(problem, None, plain, None), STATES, x0, 1000)  # type: ignore[arg-type]
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(spec.stream.data.kept)]  # type: ignore[attr-defined]
+    assert set(shapes) == set(kept) if fast else set(shapes) >= {shape for shape in kept if len(shape) == 3}
+
+    @jax.jit
+    def compared(x, state):
+        return spec.problem.feedback(x, spec.stream.xi(state)), problem.feedback(x, plain.xi(state))
+
+    found = compared(jax.tree.map(lambda leaf: leaf + 0.4, x0), jnp.int32(2))
+    assert jax.tree.structure(found[0]) == jax.tree.structure(found[1])
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=0, atol=rounded(2e-14))
+
+
+def test_a_round_computes_none_of_what_is_kept():
+    def ranked(x, xi):
+        return jnp.mean(jax.nn.softplus(jnp.sort(xi["y"]) * margins(x, xi)))
+
+    x0, found = jnp.asarray(X0, KIND), {}
+    for on in (True, False):
+        spec = RunSpec(ed.Problem(ranked, both, BALL, tabulate=on), None, tree.cast(SOURCE.stream(), KIND), None)  # type: ignore[arg-type]
+        spec = with_tables(spec, STATES, x0, 1000)
+
+        def rounds(x, states, spec=spec):
+            return jax.lax.scan(lambda y, s: (y - spec.problem.feedback(y, spec.stream.xi(s)).loss_grad, s), x, states)
+
+        found[on] = jax.jit(rounds).lower(x0, np.arange(4)).compile().as_text()
+    assert "sort(" in found[False]
+    assert "sort(" not in found[True]
+
+
+def test_what_is_kept_must_be_finite_and_tables_are_made_all_the_same():
+    def masked(x, xi):
+        return jnp.mean(jnp.where(xi["n"] > 0, jnp.log(xi["n"].astype(x.dtype)) + 0 * xi["y"], 0) * margins(x, xi)) ** 4
+
+    def unmasked(x, xi):
+        logs = jnp.log(xi["n"].astype(x.dtype))
+        return jnp.mean(jnp.where(x[0] > 9, logs, margins(x, xi)) ** 4)
+
+    x0, stream = jnp.asarray(X0, KIND), tree.cast(SOURCE.stream(), KIND)
+    for loss, count in ((masked, 1), (unmasked, 0)):
+        asked, tables = tabulated(ed.Problem(loss, both, BALL), stream, STATES, x0, 1000)
+        assert isinstance(asked, expansion.Tabulated)
+        assert (len(asked.kept), asked.affine) == (count, (True, True))
+        assert len(tables[2]) == count
+
+
+@pytest.mark.parametrize(
     ("loss", "constraints", "states", "num_samples", "options"),
     [
         (logistic, only_some, STATES, 1000, {}),
@@ -145,20 +246,34 @@ def test_tables_take_no_more_memory_than_the_data_or_a_little(monkeypatch):
     assert tabulated(problem, stream, 4, x0, 1000)[1] is None
 
 
+def test_what_is_kept_takes_no_more_memory_than_the_data_or_a_little(monkeypatch):
+    def of_powers(x, xi):
+        powers = jnp.stack([xi["y"] ** k for k in range(2, 12)], axis=1)
+        return jnp.mean(jax.nn.softplus(powers @ jnp.concatenate([x, x, x, x[:1]]) / 100))
+
+    stream, x0 = tree.cast(SOURCE.stream(), KIND), jnp.asarray(X0, KIND)
+    problem = ed.Problem(of_powers, lambda x, xi: x[:1] - 0.5, BALL)
+    assert [leaf.shape for leaf in tabulated(problem, stream, STATES, x0, 1000)[1][2]] == [(3, 200, 10)]
+    monkeypatch.setattr(expansion, "SPARE", 0)  # a state has at most five numbers a row, and would get ten
+    held = tabulated(problem, stream, STATES, x0, 1000)[1]
+    assert held is None or sum(leaf.nbytes for leaf in held[2]) <= sum(leaf.nbytes for leaf in jax.tree.leaves(stream))
+
+
 @pytest.mark.parametrize(
-    ("constraints", "margin"),
+    ("loss", "constraints", "margin", "algorithm"),
     [
-        (in_parts, None),
-        (in_parts, 0.05),
-        pytest.param(only_some, None, marks=pytest.mark.slow),
-        pytest.param(nearly, None, marks=pytest.mark.slow),
+        (squares, in_parts, None, ed.edpp(4)),
+        (centred, in_parts, 0.05, ed.edpp(4)),
+        pytest.param(squares, only_some, None, ed.edpp(4), marks=pytest.mark.slow),
+        pytest.param(squares, nearly, None, ed.edpp(4), marks=pytest.mark.slow),
+        pytest.param(of_squares, by_columns, None, ed.rdpp(), marks=pytest.mark.slow),
     ],
-    ids=["in parts", "in parts, with a margin", "some samples", "nearly affine"],
+    ids=["in parts", "centred, with a margin", "some samples", "nearly affine", "with a memory"],
 )
-def test_a_run_is_the_same_with_tables_and_without(constraints, margin):
+def test_a_run_is_the_same_with_tables_and_without(loss, constraints, margin, algorithm):
     told = {"x0": jnp.asarray(X0, KIND), "num_samples": 200, "record": 3, "margin": margin}
     found = [
-        ed.run(ed.edpp(4), ed.Problem(squares, constraints, BALL, tabulate=on), SOURCE, **told) for on in (True, False)
+        ed.run(algorithm, ed.Problem(loss, constraints, BALL, tabulate=on), SOURCE, **told) for on in (True, False)
     ]
     for name in ("x", "x_mean", "queue", "loss_sum", "constraint_sum"):
         np.testing.assert_allclose(*(getattr(result, name) for result in found), rtol=0, atol=rounded(1e-12))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import jax
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., PyTree])
 Memo: TypeAlias = dict[tuple[object, ...], tuple[list[jax.Array], Sequence[PyTree]]]
 Replacement: TypeAlias = "Callable[[JaxprEqn, Jaxpr], Callable[..., list[jax.Array]] | None]"
+
+CHECKPOINTS = {"checkpoint", "remat", "remat2"}
+FEW = 2**21  # numbers that a function under `jax.checkpoint` computes in all, up to which it is opened
 
 
 def as_is(equation: JaxprEqn, jaxpr: Jaxpr) -> None:
@@ -46,8 +49,8 @@ def evaluated(
             outputs = memo[key][0]
         elif (ours := replaced(equation, jaxpr)) is not None:
             outputs = ours(*inputs)
-        elif is_call(equation):
-            outputs = evaluated(equation.params["jaxpr"], inputs, replaced, memo)
+        elif (inside := called(equation)) is not None:
+            outputs = evaluated(inside, inputs, replaced, memo)
         else:
             outputs = alone(equation, jaxpr)(*inputs)
         if memo is not None and key is not None:
@@ -87,11 +90,11 @@ def shared(function: F, replacement: Callable[[], Replacement] = lambda: as_is) 
 
 
 def opened(function: Callable[..., PyTree], *arguments: PyTree) -> ClosedJaxpr:
-    """A function of pytrees of arrays (or of their shapes) as one list of equations, with no calls among them."""
-    closed = jax.make_jaxpr(function)(*arguments)
-    if not any(is_call(equation) for equation in closed.jaxpr.eqns):
-        return closed
-    return jax.make_jaxpr(lambda *leaves: evaluated(closed, leaves))(*jax.tree.leaves(arguments))
+    """A function of pytrees of arrays (or of their shapes) as one list of equations, with no calls among them, and none
+    that is there twice. Shapes and types of the arguments alone decide what stands where in it."""
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), arguments)
+    closed = jax.make_jaxpr(function)(*shapes)
+    return jax.make_jaxpr(lambda *leaves: evaluated(closed, leaves, memo={}))(*jax.tree.leaves(shapes))
 
 
 def alone(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., list[jax.Array]]:
@@ -103,41 +106,65 @@ def alone(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., list[jax.Array]]:
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr.replace(constvars=[], **only), []))
 
 
-def is_call(equation: JaxprEqn) -> bool:
-    """Whether an equation stands for a function under `jax.jit`."""
-    return equation.primitive.name in ("jit", "pjit")
+def called(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """What an equation stands for that calls a function under `jax.jit`, or under `jax.checkpoint` where that saves
+    little memory: it changes no number, but what its derivative keeps, and keeps XLA from seeing the whole."""
+    from jax.extend import core
+
+    name, inside = equation.primitive.name, cast("PyTree", equation.params.get("jaxpr"))
+    if name in ("jit", "pjit"):
+        return inside
+    if name not in CHECKPOINTS:
+        return None
+    closed = inside if isinstance(inside, core.ClosedJaxpr) else core.ClosedJaxpr(inside, [])
+    kept = sum(numbers(out) for one in closed.jaxpr.eqns for out in one.outvars)
+    return closed if kept <= FEW else None
 
 
-def restricted(closed: ClosedJaxpr, wanted: np.ndarray) -> Callable[..., jax.Array]:
-    """A jaxpr with one output, as a function of which only the entries where `wanted` are right.
+def numbers(atom: Var | Literal) -> int:
+    """How many entries an array has."""
+    return math.prod(getattr(atom.aval, "shape", ()))
+
+
+def restricted(
+    closed: ClosedJaxpr, wanted: Sequence[np.ndarray], given: dict[Var, jax.Array] | None = None
+) -> Callable[..., list[jax.Array]]:
+    """A jaxpr as a function of whose outputs only the entries where `wanted` are right; some variables may be given.
 
     What the others alone are made of is not computed: they are put together from zeros. Entries are followed through
     joined arrays and elementwise operations; beyond, what an operation needs it needs whole.
     """
-    needed = _needed(closed.jaxpr, wanted)
+    known, needed = given or {}, needs(closed.jaxpr, wanted, given or ())
 
     def left_out(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., list[jax.Array]] | None:
         if jaxpr is not closed.jaxpr or needed.intersection(equation.outvars):
             return None
-        return lambda *inputs: [jnp.zeros(out.aval.shape, out.aval.dtype) for out in equation.outvars]  # type: ignore[union-attr]
+        shapes: list[PyTree] = [out.aval for out in equation.outvars]
+        if any(not isinstance(getattr(aval, "dtype", None), np.dtype) for aval in shapes):
+            return None  # keys of random numbers: they are not made of zeros, and XLA leaves them out as well
+        return lambda *inputs: [
+            known[out] if out in known else jnp.zeros(aval.shape, aval.dtype)
+            for out, aval in zip(equation.outvars, shapes, strict=True)
+        ]
 
-    return lambda *values: evaluated(closed, values, left_out)[0]
+    return lambda *values: evaluated(closed, values, left_out)
 
 
 ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "convert_element_type", "select_n"}
 
 
-def _needed(jaxpr: Jaxpr, wanted: np.ndarray) -> set[Var]:
-    """The variables that these entries of the output depend on."""
+def needs(jaxpr: Jaxpr, wanted: Sequence[np.ndarray], given: Collection[Var] = ()) -> set[Var]:
+    """The variables that these entries of the outputs are computed from, where some are given."""
     from jax.extend import core
 
     wants: dict[Var, np.ndarray] = {}
 
     def want(atom: Var | Literal, entries: np.ndarray) -> None:
-        if not isinstance(atom, core.Literal) and entries.any():
+        if not isinstance(atom, core.Literal) and atom not in given and entries.any():
             wants[atom] = wants.get(atom, np.array(False)) | entries
 
-    want(jaxpr.outvars[0], wanted)
+    for atom, entries in zip(jaxpr.outvars, wanted, strict=True):
+        want(atom, entries)
     for equation in reversed(jaxpr.eqns):
         if not wants.keys() & set(equation.outvars):
             continue
@@ -159,23 +186,24 @@ def _needed(jaxpr: Jaxpr, wanted: np.ndarray) -> set[Var]:
 PICKED = {"slice", "gather", "dynamic_slice"}  # what they leave is not touched
 
 
-def work(jaxpr: Jaxpr, wanted: np.ndarray | None = None) -> int:
+def work(jaxpr: Jaxpr, wanted: Sequence[np.ndarray] | None = None) -> int:
     """About how many numbers a jaxpr computes with: for each equation its largest array, for a product its terms.
 
     Where only some entries of its output are wanted, with what these need.
     """
-    needed = None if wanted is None else _needed(jaxpr, wanted)
+    needed = None if wanted is None else needs(jaxpr, wanted)
     counted = (one for one in jaxpr.eqns if needed is None or needed.intersection(one.outvars))
-    return sum(_work(equation) for equation in counted)
+    return sum(work_of(equation) for equation in counted)
 
 
-def _work(equation: JaxprEqn) -> int:
+def work_of(equation: JaxprEqn) -> int:
+    """The same of one equation."""
     params = equation.params
     inner = [found for name in ("jaxpr", "call_jaxpr", "body_jaxpr") if (found := params.get(name)) is not None]
     inner += params.get("branches", ())[:1]
     if inner:
         return params.get("length", 1) * sum(work(getattr(closed, "jaxpr", closed)) for closed in inner)
-    sizes = [math.prod(np.shape(atom.aval)) for atom in (*equation.invars, *equation.outvars)]  # type: ignore[arg-type]
+    sizes = [numbers(atom) for atom in (*equation.invars, *equation.outvars)]
     if equation.primitive.name == "dot_general":
         contracted = params["dimension_numbers"][0][0]
         return sizes[-1] * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)  # type: ignore[union-attr]

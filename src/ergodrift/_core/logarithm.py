@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ergodrift._core.jaxprs import alone, evaluated, is_call
+from ergodrift._core.jaxprs import alone, called, evaluated
 from ergodrift._core.signature import computation
 from ergodrift.types import PyTree
 
@@ -53,8 +53,8 @@ def _values(closed: ClosedJaxpr, values: Sequence[jax.Array]) -> list[jax.Array]
     from jax.extend import core  # imported here: it takes its time
 
     def ours(equation: JaxprEqn, jaxpr: Jaxpr) -> Callable[..., list[jax.Array]] | None:
-        if is_call(equation):
-            return lambda *inputs: _values(equation.params["jaxpr"], inputs)
+        if (inside := called(equation)) is not None:
+            return lambda *inputs: _values(inside, inputs)
         function = _replacement(equation, jaxpr)
         return None if function is None else lambda *inputs: [function(*inputs)]
 
@@ -63,7 +63,7 @@ def _values(closed: ClosedJaxpr, values: Sequence[jax.Array]) -> list[jax.Array]
 
 def _has_logarithms(jaxpr: Jaxpr) -> bool:
     return any(
-        _has_logarithms(equation.params["jaxpr"].jaxpr) if is_call(equation) else _replacement(equation, jaxpr)
+        _replacement(equation, jaxpr) if (inside := called(equation)) is None else _has_logarithms(inside.jaxpr)
         for equation in jaxpr.eqns
     )
 

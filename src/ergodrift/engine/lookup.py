@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ergodrift._core import tree
-from ergodrift.data.stream import Replay, TableStream
+from ergodrift.data.stream import Replay, TableStream, stored
 from ergodrift.engine.carry import RunSpec
 from ergodrift.engine.margin import Tightened
 from ergodrift.problem import Known, tabulated
@@ -23,5 +23,6 @@ def with_tables(spec: RunSpec, num_states: int, x0: PyTree, num_samples: int) ->
         return spec
     if isinstance(spec.problem, Tightened):
         asked = dataclasses.replace(spec.problem, original=asked)
-    known = stream._replace(data=Known(stream.data, *tables))
+    loss, constraints, kept = tables
+    known = stream._replace(data=Known(stream.data, loss, constraints, tuple(map(stored, kept))))
     return spec._replace(problem=asked, stream=Replay(known) if isinstance(spec.stream, Replay) else known)

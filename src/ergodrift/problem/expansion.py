@@ -2,13 +2,16 @@
 
 A function that is affine in x is known by its value and slope at one point, a quadratic one by its curvature too. Where
 a problem's functions are shown to be of that kind (`degree.py`), and samples are states that come back, these numbers
-are tabulated for each state. A round then reads a few of them in the place of a pass over a state's data.
+are tabulated for each state. A round then reads a few of them in the place of a pass over a state's data. Of other
+functions what is computed of the sample alone is kept for each state, and read in its place (`hoisting.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +19,16 @@ import numpy as np
 
 from ergodrift._core import tree
 from ergodrift._core.compiled import compiled
+from ergodrift._core.contracted import Contracted
 from ergodrift._core.degree import degrees
-from ergodrift._core.jaxprs import opened, restricted, work
+from ergodrift._core.hoisting import computed, variables, worth_keeping
+from ergodrift._core.jaxprs import opened, restricted, shared, work
+from ergodrift._core.logarithm import rewritten
 from ergodrift.problem.problem import Problem, value_and_jacobian
 from ergodrift.types import Feedback, PyTree
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr
 
 GAIN = 2  # how many times fewer numbers a round must read
 LEAST = 256  # numbers that a round must be spared: what computes with less is no faster looked up
@@ -56,52 +65,92 @@ class Known(NamedTuple):
     xi: PyTree
     loss: Expansion | None
     constraints: Expansion | None  # of those that are affine
+    kept: tuple[PyTree, ...]  # arrays that the others compute of the sample alone
 
 
-class Tabulated(Problem, static=("affine",)):
-    """A problem whose samples are `Known`. Its functions are those of the original problem.
+class Tabulated(Problem, static=("affine", "kept", "products")):
+    """A problem whose samples are `Known`. Its functions are those of the problem that was tabulated.
 
     Attributes:
-        original: the problem.
         center: c, around which its functions are expanded.
         affine: for each constraint, whether it is expanded.
+        kept: which variables of the two functions the rest of them is given (`hoisting`).
+        products: whether sums are products there (`Contracted`). It decides what has which number.
     """
 
-    original: Problem
     center: PyTree
     affine: tuple[bool, ...]
+    kept: tuple[int, ...]
+    products: bool
 
     @compiled()
     def _feedback(self, x: PyTree, xi: Known) -> Feedback:
-        """What the original's `feedback` gives, to rounding."""
+        """What the feedback of the problem that was tabulated gives, to rounding."""
         kind = tree.dtype(x)
-        step = _flat(x, kind) - _flat(self.center, kind)
-        heard = self.original._feedback(x, xi.xi)  # what is not used of it is not computed
-        if xi.loss is not None:
+        xi, step = tree.cast(xi, kind), _flat(x, kind) - _flat(self.center, kind)
+        if xi.loss is None:
+            loss, loss_grad = jax.value_and_grad(self._rest(LOSS))(x, xi)
+        else:
             (loss,), (slope,) = xi.loss.at(step)
-            heard = heard._replace(loss=loss, loss_grad=_unflat(slope, x))
-        if xi.constraints is not None:
+            loss_grad = _unflat(slope, x)
+        if xi.constraints is None:
+            values, jac = self._others(x, xi)
+        else:
             values, slopes = xi.constraints.at(step)
             if not all(self.affine):
-                values, slopes = self._with_others(x, xi.xi, values, slopes)
-            heard = heard._replace(constraints=values, constraint_jac=_unflat(slopes, x))
-        return heard
+                values, slopes = self._joined(values, slopes, *self._others(x, xi))
+            jac = _unflat(slopes, x)
+        return tree.cast(Feedback(loss, loss_grad, values, jac), kind)
 
-    def _with_others(self, x: PyTree, xi: PyTree, values: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """All constraints, once those that are not affine are asked."""
-        xi, known = tree.cast(xi, tree.dtype(x)), np.array(self.affine)
-        closed = opened(self._prepared(self.constraints), x, xi)
-        others = restricted(closed, ~known)
+    def _others(self, x: PyTree, xi: Known) -> tuple[jax.Array, PyTree]:
+        """The constraints that are not expanded."""
+        rest, known = self._rest(CONSTRAINTS), np.array(self.affine)
         runs = np.flatnonzero(np.diff(np.concatenate([[True], known, [True]]))).reshape(-1, 2)  # where they stand
 
         def asked(y: PyTree) -> jax.Array:
-            found = others(*jax.tree.leaves((y, xi)))
+            found = rest(y, xi)
             return jnp.concatenate([found[first:last] for first, last in runs])
 
-        new, jac = tree.cast(value_and_jacobian(asked, x), tree.dtype(x))
+        return value_and_jacobian(asked, x)
+
+    def _joined(
+        self, values: jax.Array, slopes: jax.Array, others: jax.Array, jac: PyTree
+    ) -> tuple[jax.Array, jax.Array]:
+        """All constraints in their order."""
+        kind, known = values.dtype, np.array(self.affine)
         order = np.argsort(np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)]))
-        joined = jnp.concatenate([slopes, jax.vmap(lambda row: _flat(row, slopes.dtype))(jac)])
-        return jnp.concatenate([values, new])[order], joined[order]
+        joined = jnp.concatenate([slopes, jax.vmap(lambda row: _flat(row, kind))(jac)])
+        parts = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)  # slices, of which a kernel knows how
+
+        def ordered(rows: jax.Array) -> jax.Array:
+            return jnp.concatenate([rows[part[0] : part[-1] + 1] for part in parts])
+
+        return ordered(jnp.concatenate([values, others.astype(kind)])), ordered(joined)
+
+    def _rest(self, output: int) -> Callable[[PyTree, Known], jax.Array]:
+        """The loss, or the constraints that are not expanded (in the place of the others are zeros), as a function that
+        is given what is kept."""
+
+        def function(x: PyTree, xi: Known) -> jax.Array:
+            closed = _both(self, x, xi.xi, self.products)
+            found = variables(closed.jaxpr)
+            given = {found[number]: value for number, value in zip(self.kept, xi.kept, strict=True)}
+            wanted = [np.array(output == LOSS), ~np.array(self.affine) & (output == CONSTRAINTS)]
+            return restricted(closed, wanted, given)(*jax.tree.leaves((x, xi.xi)))[output]
+
+        return shared(rewritten(function)) if self.fast_logarithms else function
+
+
+LOSS, CONSTRAINTS = 0, 1
+
+
+def _both(problem: Problem, x: PyTree, xi: PyTree, products: bool) -> ClosedJaxpr:
+    """Both functions as one list of equations: what they have in common is computed, and kept, once."""
+
+    def both(x: PyTree, xi: PyTree) -> tuple[jax.Array, jax.Array]:
+        return problem.loss(x, xi), problem.constraints(x, xi)
+
+    return opened(shared(both, lambda: Contracted(apart=True)) if products else both, x, xi)
 
 
 def tabulated(problem: Problem, table: Table, num_states: int, x0: PyTree, num_samples: int) -> tuple[Problem, PyTree]:
@@ -110,24 +159,40 @@ def tabulated(problem: Problem, table: Table, num_states: int, x0: PyTree, num_s
     Where nothing is to be gained, the problem as it is, and None. A function is tabulated if
 
     - it is shown to be affine in x, or for the loss quadratic; of the constraints each is looked at on its own;
-    - a round is spared computing with at least `LEAST` numbers, and with `GAIN` times as many as it looks up;
+    - a round is spared computing with at least `LEAST` numbers, and with `GAIN` times as many as it looks up.
+
+    Of what remains, what does not depend on x is kept where that pays (`hoisting.worth_keeping`). All this where
+
     - all states come `VISITS` times or more on average, num_samples >= 4 S;
-    - the tables take no more memory than `SPARE` bytes, or the data themselves where these are larger.
+    - the tables take no more memory than `SPARE` bytes, or the data themselves where these are larger; what is kept has
+      the room that expansions leave;
+    - all tables are finite.
     """
     nothing = problem, None
     if type(problem) is not Problem or not problem.tabulate or num_samples < VISITS * num_states:
         return nothing
     if any(getattr(jax.config, name) for name in ("jax_debug_nans", "jax_debug_infs")):
         return nothing  # who looks for a NaN should be led to their own lines
-    quadratic, affine, numbers = _promising(problem, table, x0)
-    room = max(SPARE, sum(leaf.nbytes for leaf in jax.tree.leaves(table)))
-    if not numbers or num_states * numbers * tree.dtype(x0).itemsize > room:
+    xi = jax.eval_shape(lambda: tree.cast(table.xi(jnp.int32(0)), tree.dtype(x0)))
+    products = problem.fast_logarithms and jax.default_backend() == "cpu"
+    closed = _both(problem, x0, xi, products)
+    if closed.effects:
+        return nothing  # what is printed, or called back, happens every round
+    of_x = [True] * len(jax.tree.leaves(x0)) + [False] * len(jax.tree.leaves(xi))
+    quadratic, affine, count = _promising(closed, x0, of_x)
+    room = max(SPARE, sum(leaf.nbytes for leaf in jax.tree.leaves(table))) // num_states
+    room -= count * tree.dtype(x0).itemsize
+    if room < 0:
         return nothing
-    tables = _expanded(problem, x0, table, num_states, quadratic, affine)
-    if not _finite(tables):
-        return nothing
-    told = (problem.loss, problem.constraints, problem.geometry, problem, x0, affine)
-    return Tabulated(*told, fast_logarithms=problem.fast_logarithms), tables
+    rest = [np.array(not quadratic), ~np.array(affine)]
+    for kept in dict.fromkeys([worth_keeping(closed.jaxpr, of_x, rest, room), ()]):
+        if not (quadratic or any(affine) or kept):
+            return nothing
+        tables = _expanded(problem, x0, table, num_states, quadratic, affine, kept, products)
+        if _finite(tables):
+            asked = Tabulated(problem.loss, problem.constraints, problem.geometry, x0, affine, kept, products)
+            return dataclasses.replace(asked, fast_logarithms=problem.fast_logarithms), tables
+    return nothing
 
 
 def _finite(tables: PyTree) -> bool:
@@ -135,30 +200,35 @@ def _finite(tables: PyTree) -> bool:
     return tree.is_traced(tables) or all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(tables))
 
 
-def _promising(problem: Problem, table: Table, x0: PyTree) -> tuple[bool, tuple[bool, ...], int]:
+def _promising(closed: ClosedJaxpr, x0: PyTree, of_x: Sequence[bool]) -> tuple[bool, tuple[bool, ...], int]:
     """Whether the loss is worth a table, which constraints are, and how many numbers that makes for each state."""
-    xi = jax.eval_shape(lambda: tree.cast(table.xi(jnp.int32(0)), tree.dtype(x0)))
     dim = sum(math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(x0))
-    inputs = [1] * len(jax.tree.leaves(x0)) + [0] * len(jax.tree.leaves(xi))
-    f, g = (opened(function, x0, xi) for function in (problem.loss, problem.constraints))
-    if f.effects or g.effects:
-        return False, (), 0  # what is printed, or called back, happens every round
-    each, of_loss = degrees(g, inputs)[0] <= 1, 1 + dim + dim * dim
-    of_constraints = int(each.sum()) * (1 + dim)
-    quadratic = int(degrees(f, inputs)[0]) <= 2 and max(GAIN * of_loss, LEAST) <= work(f.jaxpr)
-    worth = max(GAIN * of_constraints, LEAST) <= work(g.jaxpr) - work(g.jaxpr, ~each)
-    affine = tuple(bool(one) and worth for one in each)
-    return quadratic, affine, quadratic * of_loss + worth * of_constraints
+    of_loss, each = degrees(closed, [int(own) for own in of_x])
+    none, all_of_it, jaxpr = np.zeros(each.shape, bool), np.ones(each.shape, bool), closed.jaxpr
+    count = 1 + dim + dim * dim
+    quadratic = int(of_loss) <= 2 and max(GAIN * count, LEAST) <= work(jaxpr, [np.array(True), none])
+    spared = work(jaxpr, [np.array(False), all_of_it]) - work(jaxpr, [np.array(False), each > 1])
+    of_constraints = int((each <= 1).sum()) * (1 + dim)
+    worth = max(GAIN * of_constraints, LEAST) <= spared
+    affine = tuple(bool(degree <= 1) and worth for degree in each)
+    return quadratic, affine, quadratic * count + worth * of_constraints
 
 
-@compiled(static_argnums=(3, 4, 5))
+@compiled(static_argnums=(3, 4, 5, 6, 7))
 def _expanded(
-    problem: Problem, x0: PyTree, table: Table, num_states: int, quadratic: bool, affine: tuple[bool, ...]
-) -> tuple[Expansion | None, Expansion | None]:
-    """The expansions of all states."""
+    problem: Problem,
+    x0: PyTree,
+    table: Table,
+    num_states: int,
+    quadratic: bool,
+    affine: tuple[bool, ...],
+    kept: tuple[int, ...],
+    products: bool,
+) -> tuple[Expansion | None, Expansion | None, tuple[jax.Array, ...]]:
+    """All that is `Known` of all states but their data."""
     kind, chosen = tree.dtype(x0), np.flatnonzero(affine)
 
-    def one(state: jax.Array) -> tuple[Expansion | None, Expansion | None]:
+    def one(state: jax.Array) -> tuple[Expansion | None, Expansion | None, tuple[jax.Array, ...]]:
         xi = tree.cast(table.xi(state), kind)
         heard = problem.feedback(x0, xi)
         loss = constraints = None
@@ -168,7 +238,7 @@ def _expanded(
         if len(chosen):
             slopes = jax.vmap(lambda row: _flat(row, kind))(heard.constraint_jac)
             constraints = Expansion(heard.constraints[chosen], slopes[chosen], None)
-        return loss, constraints
+        return loss, constraints, tuple(computed(_both(problem, x0, xi, products), kept, jax.tree.leaves((x0, xi))))
 
     return jax.lax.map(one, jnp.arange(num_states, dtype=jnp.int32))
 

@@ -65,8 +65,9 @@ class Problem(tree.Module, static=("loss", "constraints", "fast_logarithms", "ta
             equal to rounding (`logarithm.rewritten`), sums of products of entries by products of matrices
             (`contracted`), and what is written twice computed once (`jaxprs.shared`); False leaves the functions as
             they are.
-        tabulate: whether a run may look up what is known of a state beforehand where a constraint is affine or the loss
-            quadratic, equal to rounding (`tabulated`); False asks the functions in every round.
+        tabulate: whether a run may look up what is known of a state beforehand, equal to rounding: all of an affine
+            constraint or a quadratic loss, of others what does not depend on x (`tabulated`); False asks the functions
+            in every round.
 
     A subclass is a frozen dataclass and a pytree too; it may offer compact feedback, see `compact`.
 
