@@ -178,6 +178,25 @@ def test_what_does_not_depend_on_x_is_kept_and_the_feedback_is_the_same(loss, co
         np.testing.assert_allclose(one, other, rtol=0, atol=rounded(2e-14))
 
 
+def test_a_function_that_is_traced_otherwise_computes_all_by_itself():
+    """What is kept is known by its number, which says nothing of another list of equations."""
+    rows = [lambda a: a - a.mean(0, keepdims=True), lambda a: (0 * a + a) - a.mean(0, keepdims=True)]
+
+    def moody(x, xi):
+        return jnp.mean(jax.nn.softplus(rows[0](xi["a"]) @ x))
+
+    x0, plain = jnp.asarray(X0, KIND), tree.cast(SOURCE.stream(), KIND)
+    problem = ed.Problem(moody, both, BALL)
+    spec = with_tables(RunSpec(problem, None, plain, None), STATES, x0, 1000)  # type: ignore[arg-type]
+    assert spec.stream.data.kept  # type: ignore[attr-defined]
+    rows.reverse()
+    found, wanted = (
+        spec.problem.feedback(x0, spec.stream.xi(jnp.int32(1))),
+        problem.feedback(x0, plain.xi(jnp.int32(1))),
+    )
+    np.testing.assert_allclose(found.loss_grad, wanted.loss_grad, rtol=0, atol=rounded(2e-14))
+
+
 def test_a_round_computes_none_of_what_is_kept():
     def ranked(x, xi):
         return jnp.mean(jax.nn.softplus(jnp.sort(xi["y"]) * margins(x, xi)))

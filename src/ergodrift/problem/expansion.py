@@ -68,19 +68,21 @@ class Known(NamedTuple):
     kept: tuple[PyTree, ...]  # arrays that the others compute of the sample alone
 
 
-class Tabulated(Problem, static=("affine", "kept", "products")):
+class Tabulated(Problem, static=("affine", "kept", "count", "products")):
     """A problem whose samples are `Known`. Its functions are those of the problem that was tabulated.
 
     Attributes:
         center: c, around which its functions are expanded.
         affine: for each constraint, whether it is expanded.
         kept: which variables of the two functions the rest of them is given (`hoisting`).
+        count: of all their variables.
         products: whether sums are products there (`Contracted`). It decides what has which number.
     """
 
     center: PyTree
     affine: tuple[bool, ...]
     kept: tuple[int, ...]
+    count: int
     products: bool
 
     @compiled()
@@ -134,7 +136,8 @@ class Tabulated(Problem, static=("affine", "kept", "products")):
         def function(x: PyTree, xi: Known) -> jax.Array:
             closed = _both(self, x, xi.xi, self.products)
             found = variables(closed.jaxpr)
-            given = {found[number]: value for number, value in zip(self.kept, xi.kept, strict=True)}
+            same = len(found) == self.count  # what is traced otherwise than it was computes all by itself
+            given = {found[number]: value for number, value in zip(self.kept, xi.kept, strict=True)} if same else {}
             wanted = [np.array(output == LOSS), ~np.array(self.affine) & (output == CONSTRAINTS)]
             return restricted(closed, wanted, given)(*jax.tree.leaves((x, xi.xi)))[output]
 
@@ -190,7 +193,8 @@ def tabulated(problem: Problem, table: Table, num_states: int, x0: PyTree, num_s
             return nothing
         tables = _expanded(problem, x0, table, num_states, quadratic, affine, kept, products)
         if _finite(tables):
-            asked = Tabulated(problem.loss, problem.constraints, problem.geometry, x0, affine, kept, products)
+            told = x0, affine, kept, len(variables(closed.jaxpr)), products
+            asked = Tabulated(problem.loss, problem.constraints, problem.geometry, *told)
             return dataclasses.replace(asked, fast_logarithms=problem.fast_logarithms), tables
     return nothing
 
