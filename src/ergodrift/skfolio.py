@@ -18,6 +18,7 @@ from ergodrift.problem import Problem
 from ergodrift.types import PyTree
 
 try:
+    import skfolio  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from skfolio.optimization import BaseOptimization, ObjectiveFunction
     from sklearn.utils.validation import validate_data
 except ModuleNotFoundError as error:

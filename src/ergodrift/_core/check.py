@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import SupportsIndex, cast
 
 import jax
@@ -70,7 +70,7 @@ def choice(name: str, value: str, options: tuple[str, ...]) -> str:
 
 def untraced(what: str, *trees: PyTree) -> None:
     """Raise where there are tracers: `what` looks at numbers."""
-    if is_traced(*trees):
+    if is_traced(*(tree for tree in trees if not isinstance(tree, Iterator))):  # which JAX does not look into
         raise ValueError(f"{what} looks at numbers, which vmap and jit do not show: call it outside of them")
 
 

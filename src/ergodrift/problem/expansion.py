@@ -22,7 +22,7 @@ from ergodrift._core.compiled import compiled
 from ergodrift._core.contracted import Contracted
 from ergodrift._core.degree import degrees
 from ergodrift._core.hoisting import computed, variables, worth_keeping
-from ergodrift._core.jaxprs import opened, restricted, shared, work
+from ergodrift._core.jaxprs import evaluated, opened, restricted, shared, work
 from ergodrift._core.logarithm import rewritten
 from ergodrift.problem.problem import Problem, value_and_jacobian
 from ergodrift.types import Feedback, PyTree
@@ -149,9 +149,10 @@ LOSS, CONSTRAINTS = 0, 1
 
 def _both(problem: Problem, x: PyTree, xi: PyTree, products: bool) -> ClosedJaxpr:
     """Both functions as one list of equations: what they have in common is computed, and kept, once."""
+    each = [jax.make_jaxpr(function)(x, xi) for function in (problem.loss, problem.constraints)]  # JAX keeps these
 
-    def both(x: PyTree, xi: PyTree) -> tuple[jax.Array, jax.Array]:
-        return problem.loss(x, xi), problem.constraints(x, xi)
+    def both(x: PyTree, xi: PyTree) -> list[jax.Array]:
+        return [found for closed in each for found in evaluated(closed, jax.tree.leaves((x, xi)))]
 
     return opened(shared(both, lambda: Contracted(apart=True)) if products else both, x, xi)
 
