@@ -124,7 +124,7 @@ def test_looked_up_and_asked_the_feedback_is_the_same(loss, constraints, geometr
     problem, stream = ed.Problem(loss, constraints, geometry), tree.cast(SOURCE.stream(), KIND)
     asked, tables = tabulated(problem, stream, STATES, x0, 1000)
     assert isinstance(asked, expansion.Tabulated)
-    assert asked.affine == affine
+    assert asked.plan.affine == affine
     assert (tables[0] is not None) == quadratic
     x = jax.tree.map(lambda leaf: leaf + 0.4, x0)
 
@@ -226,7 +226,7 @@ def test_what_is_kept_must_be_finite_and_tables_are_made_all_the_same():
     for loss, count in ((masked, 1), (unmasked, 0)):
         asked, tables = tabulated(ed.Problem(loss, both, BALL), stream, STATES, x0, 1000)
         assert isinstance(asked, expansion.Tabulated)
-        assert (len(asked.kept), asked.affine) == (count, (True, True))
+        assert (len(asked.plan.kept), asked.plan.affine) == (count, (True, True))
         assert len(tables[2]) == count
 
 

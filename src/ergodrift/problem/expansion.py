@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
@@ -68,22 +69,38 @@ class Known(NamedTuple):
     kept: tuple[PyTree, ...]  # arrays that the others compute of the sample alone
 
 
-class Tabulated(Problem, static=("affine", "kept", "count", "products")):
+class Plan(NamedTuple):
+    """What is looked up.
+
+    Attributes:
+        quadratic: whether the loss is expanded.
+        affine: for each constraint, whether it is.
+        kept: which variables of the two functions the rest of them is given (`hoisting`).
+        variables: how many both functions have.
+        products: whether sums are products there (`Contracted`). It decides what has which number.
+    """
+
+    quadratic: bool
+    affine: tuple[bool, ...]
+    kept: tuple[int, ...]
+    variables: int
+    products: bool
+
+    def kept_of(self, closed: ClosedJaxpr) -> tuple[int, ...]:
+        """`kept`; nothing of functions that are traced otherwise than they were, in which numbers mean other things."""
+        return self.kept if len(variables(closed.jaxpr)) == self.variables else ()
+
+
+class Tabulated(Problem, static=("plan",)):
     """A problem whose samples are `Known`. Its functions are those of the problem that was tabulated.
 
     Attributes:
         center: c, around which its functions are expanded.
-        affine: for each constraint, whether it is expanded.
-        kept: which variables of the two functions the rest of them is given (`hoisting`).
-        count: of all their variables.
-        products: whether sums are products there (`Contracted`). It decides what has which number.
+        plan: what is looked up.
     """
 
     center: PyTree
-    affine: tuple[bool, ...]
-    kept: tuple[int, ...]
-    count: int
-    products: bool
+    plan: Plan
 
     @compiled()
     def _feedback(self, x: PyTree, xi: Known) -> Feedback:
@@ -99,14 +116,14 @@ class Tabulated(Problem, static=("affine", "kept", "count", "products")):
             values, jac = self._others(x, xi)
         else:
             values, slopes = xi.constraints.at(step)
-            if not all(self.affine):
+            if not all(self.plan.affine):
                 values, slopes = self._joined(values, slopes, *self._others(x, xi))
             jac = _unflat(slopes, x)
         return tree.cast(Feedback(loss, loss_grad, values, jac), kind)
 
     def _others(self, x: PyTree, xi: Known) -> tuple[jax.Array, PyTree]:
         """The constraints that are not expanded."""
-        rest, known = self._rest(CONSTRAINTS), np.array(self.affine)
+        rest, known = self._rest(CONSTRAINTS), np.array(self.plan.affine)
         runs = np.flatnonzero(np.diff(np.concatenate([[True], known, [True]]))).reshape(-1, 2)  # where they stand
 
         def asked(y: PyTree) -> jax.Array:
@@ -119,7 +136,7 @@ class Tabulated(Problem, static=("affine", "kept", "count", "products")):
         self, values: jax.Array, slopes: jax.Array, others: jax.Array, jac: PyTree
     ) -> tuple[jax.Array, jax.Array]:
         """All constraints in their order."""
-        kind, known = values.dtype, np.array(self.affine)
+        kind, known = values.dtype, np.array(self.plan.affine)
         order = np.argsort(np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)]))
         joined = jnp.concatenate([slopes, jax.vmap(lambda row: _flat(row, kind))(jac)])
         parts = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)  # slices, of which a kernel knows how
@@ -134,11 +151,10 @@ class Tabulated(Problem, static=("affine", "kept", "count", "products")):
         is given what is kept."""
 
         def function(x: PyTree, xi: Known) -> jax.Array:
-            closed = _both(self, x, xi.xi, self.products)
-            found = variables(closed.jaxpr)
-            same = len(found) == self.count  # what is traced otherwise than it was computes all by itself
-            given = {found[number]: value for number, value in zip(self.kept, xi.kept, strict=True)} if same else {}
-            wanted = [np.array(output == LOSS), ~np.array(self.affine) & (output == CONSTRAINTS)]
+            closed = _both(self, x, xi.xi, self.plan.products)
+            found, kept = variables(closed.jaxpr), self.plan.kept_of(closed)
+            given = {found[number]: value for number, value in zip(kept, xi.kept, strict=True)} if kept else {}
+            wanted = [np.array(output == LOSS), ~np.array(self.plan.affine) & (output == CONSTRAINTS)]
             return restricted(closed, wanted, given)(*jax.tree.leaves((x, xi.xi)))[output]
 
         return shared(rewritten(function)) if self.fast_logarithms else function
@@ -178,26 +194,40 @@ def tabulated(problem: Problem, table: Table, num_states: int, x0: PyTree, num_s
     if any(getattr(jax.config, name) for name in ("jax_debug_nans", "jax_debug_infs")):
         return nothing  # who looks for a NaN should be led to their own lines
     xi = jax.eval_shape(lambda: tree.cast(table.xi(jnp.int32(0)), tree.dtype(x0)))
+    room = max(SPARE, sum(leaf.nbytes for leaf in jax.tree.leaves(table))) // num_states
+    shapes = [(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in jax.tree.leaves((x0, xi))]
+    asked = jax.tree.structure((x0, xi)), *shapes, room
+    known = _plans.setdefault(problem, {})
+    if asked not in known:
+        known[asked] = _plan(problem, x0, xi, room)
+    plan = known[asked]
+    for one in () if plan is None else dict.fromkeys([plan, plan._replace(kept=())]):
+        if not (one.quadratic or any(one.affine) or one.kept):
+            return nothing
+        tables = _expanded(problem, x0, table, num_states, one)
+        if _finite(tables):
+            made = Tabulated(problem.loss, problem.constraints, problem.geometry, x0, one)
+            return dataclasses.replace(made, fast_logarithms=problem.fast_logarithms), tables
+    return nothing
+
+
+# Found once for all runs of a problem, on samples of one shape; it goes with the problem.
+_plans: weakref.WeakKeyDictionary[Problem, dict[Hashable, Plan | None]] = weakref.WeakKeyDictionary()
+
+
+def _plan(problem: Problem, x0: PyTree, xi: PyTree, room: int) -> Plan | None:
+    """What to tabulate in so many bytes for each state, if anything."""
     products = problem.fast_logarithms and jax.default_backend() == "cpu"
     closed = _both(problem, x0, xi, products)
     if closed.effects:
-        return nothing  # what is printed, or called back, happens every round
+        return None  # what is printed, or called back, happens every round
     of_x = [True] * len(jax.tree.leaves(x0)) + [False] * len(jax.tree.leaves(xi))
     quadratic, affine, count = _promising(closed, x0, of_x)
-    room = max(SPARE, sum(leaf.nbytes for leaf in jax.tree.leaves(table))) // num_states
     room -= count * tree.dtype(x0).itemsize
     if room < 0:
-        return nothing
-    rest = [np.array(not quadratic), ~np.array(affine)]
-    for kept in dict.fromkeys([worth_keeping(closed.jaxpr, of_x, rest, room), ()]):
-        if not (quadratic or any(affine) or kept):
-            return nothing
-        tables = _expanded(problem, x0, table, num_states, quadratic, affine, kept, products)
-        if _finite(tables):
-            told = x0, affine, kept, len(variables(closed.jaxpr)), products
-            asked = Tabulated(problem.loss, problem.constraints, problem.geometry, *told)
-            return dataclasses.replace(asked, fast_logarithms=problem.fast_logarithms), tables
-    return nothing
+        return None
+    kept = worth_keeping(closed.jaxpr, of_x, [np.array(not quadratic), ~np.array(affine)], room)
+    return Plan(quadratic, affine, kept, len(variables(closed.jaxpr)), products)
 
 
 def _finite(tables: PyTree) -> bool:
@@ -219,31 +249,25 @@ def _promising(closed: ClosedJaxpr, x0: PyTree, of_x: Sequence[bool]) -> tuple[b
     return quadratic, affine, quadratic * count + worth * of_constraints
 
 
-@compiled(static_argnums=(3, 4, 5, 6, 7))
+@compiled(static_argnums=(3, 4))
 def _expanded(
-    problem: Problem,
-    x0: PyTree,
-    table: Table,
-    num_states: int,
-    quadratic: bool,
-    affine: tuple[bool, ...],
-    kept: tuple[int, ...],
-    products: bool,
+    problem: Problem, x0: PyTree, table: Table, num_states: int, plan: Plan
 ) -> tuple[Expansion | None, Expansion | None, tuple[jax.Array, ...]]:
     """All that is `Known` of all states but their data."""
-    kind, chosen = tree.dtype(x0), np.flatnonzero(affine)
+    kind, chosen = tree.dtype(x0), np.flatnonzero(plan.affine)
 
     def one(state: jax.Array) -> tuple[Expansion | None, Expansion | None, tuple[jax.Array, ...]]:
         xi = tree.cast(table.xi(state), kind)
         heard = problem.feedback(x0, xi)
         loss = constraints = None
-        if quadratic:
+        if plan.quadratic:
             curvature = jax.hessian(lambda flat: problem.loss(_unflat(flat, x0), xi))(_flat(x0, kind)).astype(kind)
             loss = Expansion(heard.loss[None], _flat(heard.loss_grad, kind)[None], curvature[None])
         if len(chosen):
             slopes = jax.vmap(lambda row: _flat(row, kind))(heard.constraint_jac)
             constraints = Expansion(heard.constraints[chosen], slopes[chosen], None)
-        return loss, constraints, tuple(computed(_both(problem, x0, xi, products), kept, jax.tree.leaves((x0, xi))))
+        closed = _both(problem, x0, xi, plan.products)
+        return loss, constraints, tuple(computed(closed, plan.kept_of(closed), jax.tree.leaves((x0, xi))))
 
     return jax.lax.map(one, jnp.arange(num_states, dtype=jnp.int32))
 
