@@ -330,7 +330,7 @@ def test_a_certificate_method_of_ones_own():
 
 
 @pytest.mark.x64("walks equal their simulation to float64's digits")
-@pytest.mark.parametrize("local_rounds", [1, 4])
+@pytest.mark.parametrize("local_rounds", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_all_of_them_walk(network, local_rounds):
     """Agents that have never heard of these classes make rounds with them."""
     from ergodrift import distributed as dd

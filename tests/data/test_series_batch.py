@@ -114,7 +114,9 @@ def test_a_margin_counts_by_the_row_and_the_sums_are_about_g():
     assert np.allclose(result.queue[0, 0], max(ROWS["b"][:4].mean() + 0.25, 0), atol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", [ed.adpp(), ed.edpp(2.0)], ids=lambda algorithm: algorithm.name)
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(ed.adpp(), marks=pytest.mark.slow), ed.edpp(2.0)], ids=["ADPP", "EDPP-t"]
+)
 def test_runs_on_batches_are_within_their_theory(algorithm):
     slack = ed.Problem(loss, lambda x, xi: 0.1 * constraints(x, xi) - 0.4, ed.Ball(1.0))
     source = ed.SeriesSource(ROWS, epochs=6, order="shuffled", batch=4)

@@ -78,6 +78,7 @@ def test_a_queue_at_slots_has_its_geometric_law():
     assert within(waiting, ratio / (1 - ratio))
 
 
+@pytest.mark.slow
 def test_a_chain_written_as_a_simulator_is_that_chain_in_law():
     chain = ed.MarkovChain([[0.75, 0.25], [0.125, 0.875]])
     table = ed.MarkovSource(chain, {"state": np.array([0.0, 1.0])})

@@ -128,6 +128,7 @@ def test_what_is_told_on_the_way(network, tmp_path):
         walk(network, log=tmp_path / "no" / "log.csv")
 
 
+@pytest.mark.slow
 @pytest.mark.x64("walks equal their simulation to float64's digits")
 def test_a_checkpoint_elsewhere(network, tmp_path, monkeypatch):
     fsspec = pytest.importorskip("fsspec")

@@ -47,7 +47,9 @@ def test_classes_sent_by_value_are_the_same_pytrees_in_another_process():
     assert float(jax.jit(lambda geometry, x: geometry.project(x))(found[0], jnp.ones(()))) == 0.7
 
 
-@pytest.mark.parametrize(("where", "local_rounds"), [("module", 1), ("__main__", 3)])
+@pytest.mark.parametrize(
+    ("where", "local_rounds"), [pytest.param("module", 1, marks=pytest.mark.slow), ("__main__", 3)]
+)
 def test_a_walk_takes_what_a_stranger_defines(network, where, local_rounds):
     """In a module that no agent has, or in the script itself."""
     own = vars(extensions) if where == "module" else runpy.run_path(extensions.__file__, run_name=where)

@@ -32,7 +32,7 @@ AT_ZERO = ed.Reference(ZERO, 0.0, np.zeros(2), np.zeros(2), 0.0)  # what regret 
 
 
 @pytest.mark.parametrize(
-    "name", ["edpp", "rdpp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mdpp", "adpp", "pd"))]
+    "name", ["edpp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rdpp", "mdpp", "adpp", "pd"))]
 )
 def test_a_walk_is_the_run_on_the_pooled_data(network, name):
     """Tokens are seeds, whose paths the walk draws itself; local rounds repeat every state of the path."""

@@ -45,7 +45,10 @@ ALGORITHMS: dict[str, Callable[[float], ed.Algorithm]] = {
     "csa": lambda v: ed.switching(v / 4, tolerance=25.0, batch=1, horizon=150),
     "alm": lambda v: ed.augmented_lagrangian(150, step=v / 4),
 }
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+VARIANTS = {"edpp-T", "dpp-T", "mdpp-first", "mdpp-theory", "pd2-max", "rdpp-visits", "sdpp-scales"}  # of another above
+every_algorithm = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name in ALGORITHMS]
+)
 WIDE = bool(jax.config.read("jax_enable_x64"))
 both_dtypes = pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64][: 1 + WIDE])
 EPSILON = 1e-14 if WIDE else 1e-6
@@ -412,7 +415,7 @@ def test_the_ends_of_the_ranges_are_allowed(make):
     assert isinstance(make(), ed.Algorithm)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@every_algorithm
 def test_a_nan_gradient_behind_a_finite_loss_stops_every_algorithm(name):
     """||x - kink|| has the gradient 0 / 0 where x = kink; the loss there is finite."""
     source = ed.IIDSource({**DATA, "kink": np.tile(X0, (3, 1))}, weights=[1, 2, 3])

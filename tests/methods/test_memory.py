@@ -309,7 +309,8 @@ class Spheres(ed.Problem):
         return Shared(len(xi["c"]) + 1)
 
 
-@pytest.mark.parametrize("law", ["stationary", pytest.param("visits", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["stationary", "visits"])
 def test_anybody_may_offer_compact_feedback(law):
     functions = (
         lambda x, xi: jnp.sum(x**2) / 2 - xi["c"] @ x,

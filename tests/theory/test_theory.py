@@ -263,7 +263,7 @@ def test_a_wrong_step_crosses_the_lemmas():
 
 
 @pytest.mark.parametrize(
-    "algorithm", [ed.rdpp(), pytest.param(ed.wdpp(), marks=pytest.mark.slow)], ids=["RDPP", "WDPP"]
+    "algorithm", [pytest.param(ed.rdpp(), marks=pytest.mark.slow), ed.wdpp()], ids=["RDPP", "WDPP"]
 )
 def test_algorithms_beyond_the_paper_have_the_lemmas_and_no_theorem(algorithm):
     result = ran(algorithm)
