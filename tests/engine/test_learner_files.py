@@ -344,21 +344,27 @@ def test_killed_at_a_thousand_points_it_goes_on_bit_for_bit(tmp_path):
     for name in ("killed", "quiet"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "doing").write_bytes(bytes(learners))
-    # How much of its time a learner spends saving is the disk's affair: it goes on until enough were caught at each.
-    while len(points) < 1000 or min(points.count(1), points.count(2)) < 50 or left < 5:
+    paths = [tmp_path / "killed" / f"learner {number}" for number in range(learners)]
+
+    def enough():
+        caught = len(points) >= 1000 and min(points.count(1), points.count(2)) >= 50 and left >= 5
+        return caught and any(path.exists() for path in paths)
+
+    # How much of its time a learner spends saving is the disk's affair: it goes on until enough were caught at each, and
+    # longer and longer, until a file was whole.
+    while not enough():
         processes += 1
         assert processes <= 80, (points.count(1), points.count(2), left)
         (tmp_path / "killed" / "doing").write_bytes(bytes(learners))
         process = living(tmp_path / "killed", tmp_path / "cache", learners, forever, often)
         assert process.stdout is not None
         assert process.stdout.readline() == "begin\n"
-        time.sleep(rng.uniform(0.05, 0.8))
+        time.sleep(rng.uniform(0.05, 0.8 + processes / 40))
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
         points += [doing for doing in (tmp_path / "killed" / "doing").read_bytes() if doing]  # 1: learning, 2: saving
         left += len(list((tmp_path / "killed").glob(".*.tmp")))  # files that were half written
-    paths = [tmp_path / "killed" / f"learner {number}" for number in range(learners)]
     reached = max(saved.read(path, module.FORMAT, KNOWN)["samples_seen"] for path in paths if path.exists())
     assert often <= reached < forever  # what was saved was gone on from
     ends = []
