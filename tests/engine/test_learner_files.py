@@ -350,8 +350,8 @@ def test_killed_at_a_thousand_points_it_goes_on_bit_for_bit(tmp_path):
         caught = len(points) >= 1000 and min(points.count(1), points.count(2)) >= 50 and left >= 5
         return caught and any(path.exists() for path in paths)
 
-    # How much of its time a learner spends saving is the disk's affair: it goes on until enough were caught at each, and
-    # longer and longer, until a file was whole.
+    # How much of its time a learner spends saving is the disk's affair: it goes on until enough were caught at each,
+    # and longer and longer, until a file was whole.
     while not enough():
         processes += 1
         assert processes <= 80, (points.count(1), points.count(2), left)
