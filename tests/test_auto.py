@@ -270,7 +270,8 @@ def test_features_of_many_sizes_on_a_ball_get_steps_of_their_own():
     chosen = ed.auto(problem, source, np.zeros(4))
     assert "each coordinate its own" in chosen.reason
     x = np.asarray(ed.run(chosen, problem, source, x0=np.zeros(4)).solution[0])
-    np.testing.assert_allclose(x * sizes, best * sizes, atol=0.1)
+    # One pass of 2,000 noisy rows, coefficients of 0 to 1; with one step for all, the smallest feature's stays at 0.
+    np.testing.assert_allclose(x * sizes, best * sizes, atol=0.05)
 
 
 def test_features_of_one_size_on_a_ball_are_left_together():
